@@ -1,0 +1,1 @@
+"""What every room may use: errors, registries, configuration, the two waists. No torch."""

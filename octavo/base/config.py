@@ -1,0 +1,132 @@
+"""The configuration tree: frozen, every field documented, the one source of flags, environment and help.
+
+`None` means "decide for me"; engine/resolve.py turns the tree into a `Resolved` by named rules. Names are
+vLLM's wherever the meaning is the same.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+Device = Literal["auto", "cpu", "cuda"]
+Policy = Literal["fcfs", "priority"]
+
+
+def doc(text: str, **bounds: float) -> Meta:
+    return Meta(description=text, **bounds)  # type: ignore[arg-type]
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: Annotated[str, doc("Folder, .gguf file, hub name (owner/name), or the name of a known demo model.")] = ""
+    served_model_name: Annotated[list[str], doc("Names the API answers to; the first is the one it reports.")] = []
+    tokenizer: Annotated[str | None, doc("Folder or hub name of the tokenizer, if not the model's own.")] = None
+    revision: Annotated[str | None, doc("Branch, tag or commit on the hub.")] = None
+    dtype: Annotated[DType, doc("Type of weights and activations; auto takes the checkpoint's, float32 on a CPU.")] = (
+        "auto"
+    )
+    load_format: Annotated[LoadFormat, doc("How weights are read; dummy makes random ones from the config alone.")] = (
+        "auto"
+    )
+    max_model_len: Annotated[
+        int | None,
+        doc(
+            "Longest prompt plus output, in tokens. Unset: the model's own, fitted to memory.",
+            ge=1,
+            le=1 << 24,
+        ),
+    ] = None
+    chat_template: Annotated[str | None, doc("File with a Jinja chat template, instead of the model's own.")] = None
+    generation_config: Annotated[
+        str,
+        doc("Where default sampling values come from: auto (the model's generation_config.json) or vllm (none)."),
+    ] = "auto"
+    seed: Annotated[int, doc("Seed of dummy weights and of requests that give none.", ge=0, le=(1 << 63) - 1)] = 0
+    download_dir: Annotated[str | None, doc("Where downloaded models are kept, instead of the hub's cache folder.")] = (
+        None
+    )
+
+
+class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    block_size: Annotated[int, doc("Tokens in one KV block.", ge=4, le=256)] = 16
+    enable_prefix_caching: Annotated[bool, doc("Share KV blocks of equal prefixes between requests.")] = True
+    gpu_memory_utilization: Annotated[
+        float, doc("Largest share of the device's memory that Octavo may take, weights included.", gt=0, le=1)
+    ] = 0.92
+    kv_cache_memory_bytes: Annotated[int | None, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] = None
+    cpu_kvcache_space: Annotated[float | None, doc("GiB of KV cache on a CPU. Unset: fitted to free memory.", gt=0)] = (
+        None
+    )
+    num_gpu_blocks_override: Annotated[int | None, doc("Number of KV blocks, instead of what memory allows.", ge=2)] = (
+        None
+    )
+
+
+class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_num_seqs: Annotated[int | None, doc("Most requests in one step.", ge=1, le=65_536)] = None
+    max_num_batched_tokens: Annotated[int | None, doc("Most tokens in one step.", ge=1, le=1 << 20)] = None
+    scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
+        "fcfs"
+    )
+    async_scheduling: Annotated[
+        bool | None, doc("Plan a step while the one before runs. Unset: on where the device runs by itself.")
+    ] = None
+    max_waiting: Annotated[int, doc("Requests that may wait; one more is answered 429.", ge=1, le=1 << 20)] = 1024
+    max_waiting_tokens: Annotated[int, doc("Prompt tokens that may wait in all.", ge=1)] = 1 << 24
+
+
+class DeviceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: Annotated[Device, doc("Where the model runs; auto takes a GPU if there is one.")] = "auto"
+    tensor_parallel_size: Annotated[int, doc("GPUs that share each layer.", ge=1, le=64)] = 1
+    threads: Annotated[
+        int | None, doc("CPU threads for the model. Unset: the cores this process may use.", ge=1, le=1024)
+    ] = None
+    enforce_eager: Annotated[bool, doc("Never use CUDA graphs.")] = False
+    attention_backend: Annotated[str, doc("Name of the attention implementation; auto takes the best that fits.")] = (
+        "auto"
+    )
+
+
+class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that the engine process needs."""
+
+    model: ModelConfig = ModelConfig()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    device: DeviceConfig = DeviceConfig()
+
+
+class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    host: Annotated[str, doc("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, doc("Port to listen on; 0 takes a free one.", ge=0, le=65_535)] = 8000
+    api_key: Annotated[
+        list[str], doc("Key that requests must carry as a bearer token; may be given more than once.")
+    ] = []
+    max_body_bytes: Annotated[int, doc("Largest request body.", ge=1024, le=1 << 30)] = 8 << 20
+    request_timeout: Annotated[float, doc("Seconds after which a request is ended.", gt=0)] = 600.0
+    shutdown_timeout: Annotated[float, doc("Seconds that running requests get after SIGTERM.", ge=0)] = 30.0
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least severe log line shown.")] = "info"
+    log_format: Annotated[Literal["text", "json"], doc("Form of log lines.")] = "text"
+
+
+class OctavoConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole tree, as `octavo serve` takes it."""
+
+    engine: EngineConfig = EngineConfig()
+    serve: ServeConfig = ServeConfig()
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """What start-up settled: no None, nothing left to decide but the number of KV blocks."""
+
+    device: str  # "cpu" or "cuda"
+    dtype: str  # "float32", "float16", "bfloat16"
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    depth: int  # steps in flight: 1 synchronous, 2 one step ahead
+    threads: int
+    load_format: str
+    block_size: int
+    notes: list[str]  # one line each: what was decided, and why

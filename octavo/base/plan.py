@@ -1,0 +1,66 @@
+"""The second waist: what the scheduler tells the worker to do in one step, and what comes back.
+
+A plan holds differences only: rows that appear, rows that go, blocks that were added. A row is an index into
+the worker's RequestTable and belongs to one request from `AddedRow` until `dropped`.
+
+The rule of progress: row r has `known` tokens and `computed` tokens. A step computes `num_tokens[i]` of them
+from `starts[i]`. If that reaches the end of what is known, the row is in `sample`, and the sampled token lands
+at position ``starts[i] + num_tokens[i]`` of the row's token line on the device, where the next step finds it.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.base.wire import Sampling, TokenLogprobs
+
+
+class AddedRow(Struct, frozen=True, array_like=True):
+    """A request that takes a row: new, or back after preemption (then `tokens` holds its output so far too)."""
+
+    row: int
+    id: str
+    tokens: list[int]  # all known tokens: the prompt, then output so far
+    num_prompt: int
+    num_computed: int  # found in the prefix cache
+    sampling: Sampling
+    blocks: list[list[int]]  # per KV group, the block table up to now; 0 marks a freed or unneeded place
+
+
+class NewBlocks(Struct, frozen=True, array_like=True):
+    """Blocks appended to the tables of a row that already exists."""
+
+    row: int
+    first: list[int]  # per KV group, the index in the row's table of the first new block
+    blocks: list[list[int]]  # per KV group
+
+
+class StepPlan(Struct, frozen=True, array_like=True):
+    """One step. `rows`, `num_tokens` and `starts` run in parallel; order is the order in the batch."""
+
+    step: int
+    dropped: list[int]  # rows to forget, before `added` takes effect
+    added: list[AddedRow]
+    new_blocks: list[NewBlocks]
+    rows: list[int]
+    num_tokens: list[int]
+    starts: list[int]
+    sample: list[int]  # indexes into `rows` of those that yield a token this step
+    riders: dict[str, Any] = {}  # a feature's own small struct, by the feature's name; the core never opens it
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(self.num_tokens)
+
+
+class StepResult(Struct, frozen=True, array_like=True):
+    """What the device made of a plan; all lists run in parallel with ``plan.sample``."""
+
+    step: int
+    tokens: list[list[int]]  # per sampled row the accepted tokens, at least one; [-1] when its logits were not finite
+    logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.sample -> one a token
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.rows -> positions starts+1 ..
+    riders: dict[str, Any] = {}
+
+
+PAD_BLOCK = 0  # block 0 is never given out: padding writes land there

@@ -1,0 +1,134 @@
+"""The first waist: everything that passes between an API process and the engine process.
+
+Frozen, array-encoded msgpack structs; no strings of the user's text, no media, no torch.
+Text-side names (stop strings, bad words as text) are already turned into token ids here.
+"""
+
+from msgspec import Struct
+
+
+class Sampling(Struct, frozen=True, array_like=True):
+    """Resolved sampling rules of one sequence. Every number has been bounded by the text side."""
+
+    seed: int  # always set; unsigned 64 bit; the stream is keyed by (seed, position)
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()  # each a token sequence that must not be completed
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    eos_token_ids: tuple[int, ...] = ()  # end of sequence; empty under ignore_eos
+    stop_token_ids: tuple[int, ...] = ()  # the caller's own; obeyed under ignore_eos too
+    logprobs: int = -1  # -1: none; k: the chosen token's and the k likeliest
+    prompt_logprobs: int = -1
+
+
+class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
+    """One sequence to continue. n > 1 arrives as siblings that share their prompt."""
+
+    id: str
+    tokens: list[int]
+    sampling: Sampling
+    priority: int = 0  # lower runs earlier, as in vLLM
+    cache_salt: str = ""
+    arrival_s: float = 0.0  # wall clock, for queue time
+
+
+class Abort(Struct, frozen=True, array_like=True, tag="abort"):
+    ids: list[str]
+
+
+class Control(Struct, frozen=True, array_like=True, tag="control"):
+    """A call to a named engine command (engine/control.py); answered by ControlReply with the same id."""
+
+    id: int
+    command: str
+    args: dict[str, str | int | float | bool | None] = {}
+
+
+class Shutdown(Struct, frozen=True, array_like=True, tag="shutdown"):
+    pass
+
+
+EngineInput = EngineRequest | Abort | Control | Shutdown
+
+
+class TokenLogprobs(Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position; `ids` and `logprobs` hold the likeliest, best first."""
+
+    token: int
+    logprob: float
+    rank: int  # 1 is the likeliest
+    ids: list[int] = []
+    logprobs: list[float] = []
+
+
+class TokenOutput(Struct, frozen=True, array_like=True):
+    """What one step did for one request. `finish` is set exactly once, on the last one."""
+
+    id: str
+    tokens: list[int]
+    finish: str | None = None  # "stop", "length", "abort", "error"
+    stop_token: int | None = None  # the id that ended it, when one did
+    logprobs: list[TokenLogprobs] | None = None  # one a token
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # next run of prompt positions, in order
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    error: str | None = None  # fixed catalogue text, with finish == "error"
+    error_code: int = 500  # the HTTP status that fits the error
+
+
+class EngineStats(Struct, frozen=True, array_like=True):
+    """Gauges at the end of a step and counters since the engine began."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0  # owned blocks over all blocks
+    kv_waste: float = 0.0  # reserved and unused slots over reserved slots
+    steps: int = 0
+    prompt_tokens: int = 0  # computed, cache hits not counted
+    generation_tokens: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0  # tokens looked up
+    prefix_hits: int = 0  # tokens found
+
+
+class StepOutputs(Struct, frozen=True, array_like=True, tag="outputs"):
+    outputs: list[TokenOutput]
+    stats: EngineStats
+
+
+class ControlReply(Struct, frozen=True, array_like=True, tag="reply"):
+    id: int
+    value: str | int | float | bool | dict[str, str | int | float | bool | None] | None = None
+    error: str | None = None
+
+
+class Ready(Struct, frozen=True, array_like=True, tag="ready"):
+    """Sent once when the engine can take requests: what start-up settled."""
+
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    notes: list[str]  # one line each: what was fitted, and why
+    phases: dict[str, float] = {}  # seconds of each start-up phase
+
+
+class Fatal(Struct, frozen=True, array_like=True, tag="fatal"):
+    """The engine cannot go on; the message is one line."""
+
+    message: str
+
+
+EngineOutput = StepOutputs | ControlReply | Ready | Fatal
+
+FINISH_REASONS = ("stop", "length", "abort", "error")

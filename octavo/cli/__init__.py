@@ -1,0 +1,1 @@
+"""Commands. Importing this package costs milliseconds: no torch, no server."""

@@ -1,0 +1,1 @@
+"""The engine: core loop, assembly, and the client that reaches it."""

@@ -1,0 +1,1 @@
+"""Executors, one a way of running workers."""

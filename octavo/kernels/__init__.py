@@ -1,0 +1,1 @@
+"""Operations of the tensor world, behind one typed table."""

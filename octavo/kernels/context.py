@@ -1,0 +1,34 @@
+"""ForwardContext: what a forward pass knows besides token ids. Passed explicitly; models only hand it on.
+
+Legend: T tokens of the step, R rows of the step, N blocks of the pool, H heads, B block size, D head dim.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(slots=True)
+class AttentionMeta:
+    """The step as one KV group sees it. All tensors int32 on the device unless said otherwise."""
+
+    block_table: torch.Tensor  # [R, max_blocks]; places behind a sliding window may hold anything
+    slots: torch.Tensor  # [T] int64, block * block_size + offset; where each token's K and V go
+    query_start: torch.Tensor  # [R + 1], offsets of the rows in T
+    seq_lens: torch.Tensor  # [R], computed tokens after this step
+    positions: torch.Tensor  # [T] int64
+    block_size: int
+    max_query_len: int  # host numbers: upper bounds, so that no kernel launch waits for the device
+    max_seq_len: int
+    num_rows: int
+    scratch: dict[str, object] = field(default_factory=dict)  # a backend's per-step plan
+
+
+@dataclass(slots=True)
+class ForwardContext:
+    groups: list[AttentionMeta]  # one a KV group
+    layer_group: list[int]  # layer -> index into groups
+    kv: list[torch.Tensor]  # layer -> [N, 2, H_kv, B, D], a strided view into the pool
+
+    def attention(self, layer: int) -> tuple[AttentionMeta, torch.Tensor]:
+        return self.groups[self.layer_group[layer]], self.kv[layer]

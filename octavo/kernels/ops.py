@@ -1,0 +1,118 @@
+"""The one place where an implementation is chosen: a typed table of operations, filled once per device.
+
+`select` starts from the plain torch truth in kernels/ref and lays faster entries over it, where the platform
+has them. Layers call `ops.<name>`; nobody else imports an implementation.
+
+Legend: T tokens, R rows, H heads, D head dim, E hidden size, I intermediate size, V vocabulary, N blocks, B block size.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.context import AttentionMeta
+
+
+class RmsNorm(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """``[T, E], [E] -> [T, E]``; computed in fp32. The weight already holds any offset (Gemma's one)."""
+        ...
+
+
+class AddRmsNorm(Protocol):
+    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """``residual + x``, normed, and the sum itself: ``[T, E] x 2 -> [T, E] x 2``. May write into its inputs."""
+        ...
+
+
+class ActMul(Protocol):
+    def __call__(self, x: Tensor, activation: str) -> Tensor:
+        """``[T, 2 I] -> [T, I]``: activation of the first half times the second half."""
+        ...
+
+
+class QkvPrologue(Protocol):
+    def __call__(
+        self,
+        qkv: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        cos_sin: Tensor | None,
+        kv: Tensor,
+        meta: AttentionMeta,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+    ) -> Tensor:
+        """Per-head QK norm, rotation, and the write of K and V into the cache; gives q back.
+
+        qkv ``[T, (H + 2 H_kv) D]``; norms ``[D]`` or None; cos_sin ``[max_position, rotary_dim]`` fp32, cosines
+        then sines of half the rotary dims each (neox pairing: i with i + rotary_dim / 2), or None for no rotation;
+        kv ``[N, 2, H_kv, B, D]``. Returns q ``[T, H, D]``.
+        """
+        ...
+
+
+class PagedAttention(Protocol):
+    def __call__(
+        self,
+        q: Tensor,
+        kv: Tensor,
+        meta: AttentionMeta,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """Causal attention of this step's queries over the cache: ``[T, H, D] -> [T, H, D]``.
+
+        Query j of row r stands at position ``seq_lens[r] - query_len[r] + j`` and sees the positions up to its
+        own, at most `window` of them. Heads are grouped: H is a multiple of H_kv.
+        """
+        ...
+
+
+class Linear(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """``[T, E] x [O, E] -> [T, O]``."""
+        ...
+
+
+class Uniform(Protocol):
+    def __call__(self, seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
+        """Counter-based numbers in [0, 1): ``[R] int64, [R] int64 -> [R] fp64``; same key, same number, anywhere."""
+        ...
+
+
+class Sample(Protocol):
+    def __call__(self, probs: Tensor, uniform: Tensor) -> Tensor:
+        """Inverse-CDF draw: ``[R, V] fp32, [R] fp64 -> [R] int64``. Never gives a token of probability zero."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """One entry an operation; `names` says which implementation each one is, for the log and `octavo doctor`."""
+
+    rms_norm: RmsNorm
+    add_rms_norm: AddRmsNorm
+    act_mul: ActMul
+    qkv_prologue: QkvPrologue
+    paged_attention: PagedAttention
+    linear: Linear
+    uniform: Uniform
+    sample: Sample
+    names: dict[str, str]
+
+    def overlay(self, source: str, **entries: object) -> "Ops":
+        names = {**self.names, **dict.fromkeys(entries, source)}
+        return replace(self, **entries, names=names)  # type: ignore[arg-type]
+
+
+def select(device: torch.device, attention_backend: str = "auto") -> Ops:
+    """The table for a device. Unknown backends raise UnknownName."""
+    from octavo.kernels.choose import choose
+
+    return choose(device, attention_backend)

@@ -1,0 +1,1 @@
+"""Plain torch truth of every operation."""

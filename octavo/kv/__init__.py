@@ -1,0 +1,1 @@
+"""KV blocks as numbers: pool, prefix index, transactions. No torch."""

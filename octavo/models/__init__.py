@@ -1,0 +1,1 @@
+"""Model families as declarations. A family's file turns its config into an Architecture and names its weights."""

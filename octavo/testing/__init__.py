@@ -1,0 +1,1 @@
+"""Fakes, tiny models and harnesses for tests. Nobody else imports this."""

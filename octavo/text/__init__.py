@@ -1,0 +1,1 @@
+"""The world of strings: requests, tokenizer, chat template, detokenizer, stop strings."""

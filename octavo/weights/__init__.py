@@ -1,0 +1,1 @@
+"""Reading weights: hub, safetensors, GGUF, dummy."""

@@ -1,0 +1,1 @@
+"""The process beside the device: runner, request table, batch, sampler."""
