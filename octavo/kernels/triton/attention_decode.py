@@ -1,0 +1,212 @@
+"""Paged attention of rows that compute one token: split over the past (FlashDecoding, Dao et al. 2023), balanced.
+
+The visible past of every row is cut into chunks of one length, chosen per step so that all multiprocessors have
+about the same number of them whatever the mix of row lengths. A fixed grid of programs walks the list of
+(chunk, KV head), so the launch does not depend on lengths and can sit inside a CUDA graph. Rows of one chunk are
+written straight to the output; the others leave partial sums that `_merge` adds up.
+
+The query heads of a KV head share each read of K and V. Legend: R rows, H heads, G query heads a KV head, D head dim,
+B block size, N blocks, C chunks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.common import find_row, pow2, softcap_logits
+
+MIN_CHUNK = 64
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@dataclass(slots=True)
+class DecodePlan:
+    """Where the chunks lie. `cu_chunks` int32 ``[R + 1]`` on the device, chunk c of row r is item cu_chunks[r] + c;
+    `chunk` int32 ``[1]``, tokens in a chunk; the partials have room for `capacity` items."""
+
+    cu_chunks: torch.Tensor
+    chunk: torch.Tensor
+    part: torch.Tensor  # [capacity, H, D] fp32
+    lse: torch.Tensor  # [capacity, H] fp32, log2 of the sum of exponentials
+    programs: int
+
+
+def choose_chunk(visible: np.ndarray, num_kv_heads: int, programs: int) -> int:
+    """Tokens a chunk, a multiple of 64, so that about four items fall to each program. visible ``[R]`` tokens."""
+    total = int(visible.sum()) * num_kv_heads
+    ideal = total // max(1, 4 * programs)
+    return max(MIN_CHUNK, -(-ideal // 64) * 64)
+
+
+def chunk_capacity(max_rows: int, programs: int, num_kv_heads: int) -> int:
+    """Items that `choose_chunk` can lead to at most: a remainder a row, and the whole ones."""
+    return max_rows + -(-4 * programs // num_kv_heads) + 1
+
+
+@triton.jit
+def _decode(
+    q_ptr,
+    kv_ptr,
+    table_ptr,
+    lens_ptr,
+    cu_ptr,
+    chunk_ptr,
+    out_ptr,
+    part_ptr,
+    lse_ptr,
+    num_rows,
+    stride_q,
+    stride_table,
+    stride_block,
+    stride_half,
+    stride_head,
+    scale_log2,
+    softcap,
+    window,
+    H_KV: tl.constexpr,
+    G: tl.constexpr,
+    G_PAD: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    B: tl.constexpr,
+    TILE: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_items = tl.load(cu_ptr + num_rows) * H_KV
+    chunk = tl.load(chunk_ptr)
+    head = tl.arange(0, G_PAD)
+    column = tl.arange(0, D_PAD)
+    offset = tl.arange(0, TILE)
+    h: tl.constexpr = H_KV * G
+    for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
+        piece = item // H_KV
+        kv_head = item % H_KV
+        row = find_row(cu_ptr, piece, num_rows)
+        first_piece = tl.load(cu_ptr + row)
+        pieces = tl.load(cu_ptr + row + 1) - first_piece
+        length = tl.load(lens_ptr + row)
+        start = 0
+        if WINDOWED:
+            start = tl.maximum(length - window, 0)
+        low = start + (piece - first_piece) * chunk
+        high = tl.minimum(low + chunk, length)
+
+        q_inside = (head[:, None] < G) & (column[None, :] < D)
+        q_at = row.to(tl.int64) * stride_q + (kv_head * G + head[:, None]) * D + column[None, :]
+        q = tl.load(q_ptr + q_at, mask=q_inside, other=0.0)
+
+        best = tl.full((G_PAD,), float("-inf"), tl.float32)
+        total = tl.zeros((G_PAD,), tl.float32)
+        acc = tl.zeros((G_PAD, D_PAD), tl.float32)
+        table = table_ptr + row.to(tl.int64) * stride_table
+        head_base = kv_ptr + kv_head * stride_head
+        for at in range(low, high, TILE):
+            token = at + offset
+            live = token < high
+            block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
+            place = block * stride_block + (token % B) * D
+            k_mask = live[None, :] & (column[:, None] < D)
+            k = tl.load(head_base + place[None, :] + column[:, None], mask=k_mask, other=0.0)
+            scores = tl.dot(q, k, input_precision=PRECISION) * scale_log2
+            if CAPPED:
+                scores = softcap_logits(scores / LOG2E, softcap) * LOG2E
+            scores = tl.where(live[None, :], scores, float("-inf"))
+            top = tl.maximum(best, tl.max(scores, axis=1))
+            weights = tl.exp2(scores - top[:, None])
+            decay = tl.exp2(best - top)
+            total = total * decay + tl.sum(weights, axis=1)
+            v_mask = live[:, None] & (column[None, :] < D)
+            v = tl.load(head_base + stride_half + place[:, None] + column[None, :], mask=v_mask, other=0.0)
+            acc = acc * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+            best = top
+
+        acc = acc / total[:, None]
+        if pieces == 1:
+            out_at = (row.to(tl.int64) * h + kv_head * G + head[:, None]) * D + column[None, :]
+            tl.store(out_ptr + out_at, acc.to(out_ptr.dtype.element_ty), mask=q_inside)
+        else:
+            part_at = (piece.to(tl.int64) * h + kv_head * G + head[:, None]) * D + column[None, :]
+            tl.store(part_ptr + part_at, acc, mask=q_inside)
+            lse_at = piece.to(tl.int64) * h + kv_head * G + head
+            tl.store(lse_ptr + lse_at, best + tl.log2(total), mask=head < G)
+
+
+@triton.jit
+def _merge(part_ptr, lse_ptr, cu_ptr, out_ptr, H: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    first = tl.load(cu_ptr + row)
+    last = tl.load(cu_ptr + row + 1)
+    if last - first > 1:
+        column = tl.arange(0, D_PAD)
+        inside = column < D
+        best = float("-inf")
+        total = 0.0
+        acc = tl.zeros((D_PAD,), tl.float32)
+        for step in range(0, last - first):
+            at = (first.to(tl.int64) + step) * H + head
+            lse = tl.load(lse_ptr + at)
+            top = tl.maximum(best, lse)
+            decay = tl.exp2(best - top)
+            weight = tl.exp2(lse - top)
+            part = tl.load(part_ptr + at * D + column, mask=inside, other=0.0)
+            acc = acc * decay + part * weight
+            total = total * decay + weight
+            best = top
+        tl.store(out_ptr + (row * H + head) * D + column, (acc / total).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def decode_attention(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    plan: DecodePlan,
+    out: torch.Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> None:
+    """Rows of one query each: q and out ``[R, H, D]``, kv ``[N, 2, H_kv, B, D]``, table ``[R, max_blocks]``."""
+    rows, heads, dim = q.shape
+    kv_heads, block_size = kv.shape[2], kv.shape[3]
+    group = heads // kv_heads
+    padded = max(16, pow2(group))
+    _decode[(plan.programs,)](
+        q,
+        kv,
+        table,
+        seq_lens,
+        plan.cu_chunks,
+        plan.chunk,
+        out,
+        plan.part,
+        plan.lse,
+        rows,
+        q.stride(0),
+        table.stride(0),
+        kv.stride(0),
+        kv.stride(1),
+        kv.stride(2),
+        scale * LOG2E.value,
+        softcap or 1.0,
+        window or 0,
+        H_KV=kv_heads,
+        G=group,
+        G_PAD=padded,
+        D=dim,
+        D_PAD=max(16, pow2(dim)),
+        B=block_size,
+        TILE=64,
+        CAPPED=softcap is not None,
+        WINDOWED=window is not None,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=2 if dim <= 128 else 4,
+        num_stages=3 if dim <= 128 else 2,
+    )
+    _merge[(rows, heads)](plan.part, plan.lse, plan.cu_chunks, out, H=heads, D=dim, D_PAD=pow2(dim), num_warps=1)

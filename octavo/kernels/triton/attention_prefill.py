@@ -1,0 +1,200 @@
+"""Paged causal attention of rows that compute many tokens at once (FlashAttention-2, Dao 2023, over a block table).
+
+A program takes one tile of queries of one row and one head, and walks the row's cache from the first visible
+token to the tile's last. Tiles of all rows form one list, found by bisection over `cu_tiles`.
+Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.common import find_row, pow2, softcap_logits
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _tile_scores(q, k, query_at, token, live, scale_log2, softcap, window, CAPPED, WINDOWED, MASKED, PRECISION):
+    scores = tl.dot(q, k, input_precision=PRECISION) * scale_log2
+    if CAPPED:
+        scores = softcap_logits(scores / LOG2E, softcap) * LOG2E
+    if MASKED:
+        seen = (token[None, :] <= query_at[:, None]) & live[None, :]
+        if WINDOWED:
+            seen = seen & (token[None, :] > query_at[:, None] - window)
+        scores = tl.where(seen, scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def _prefill(
+    q_ptr,
+    kv_ptr,
+    table_ptr,
+    lens_ptr,
+    query_start_ptr,
+    cu_tiles_ptr,
+    out_ptr,
+    num_rows,
+    stride_q,
+    stride_table,
+    stride_block,
+    stride_half,
+    stride_head,
+    scale_log2,
+    softcap,
+    window,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    B: tl.constexpr,
+    M: tl.constexpr,
+    TILE: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    # Late tiles of a long row see most, so they start first.
+    item = tl.load(cu_tiles_ptr + num_rows) - 1 - tl.program_id(1)
+    head = tl.program_id(0)
+    if item >= 0:
+        row = find_row(cu_tiles_ptr, item, num_rows)
+        tile = item - tl.load(cu_tiles_ptr + row)
+        begin = tl.load(query_start_ptr + row)
+        query_len = tl.load(query_start_ptr + row + 1) - begin
+        length = tl.load(lens_ptr + row)
+        offset = tile * M + tl.arange(0, M)
+        query_at = length - query_len + offset
+        column = tl.arange(0, D_PAD)
+        q_inside = (offset[:, None] < query_len) & (column[None, :] < D)
+        q_at = (begin + offset).to(tl.int64)[:, None] * stride_q + head * D + column[None, :]
+        q = tl.load(q_ptr + q_at, mask=q_inside, other=0.0)
+
+        first_query = length - query_len + tile * M
+        high = tl.minimum(first_query + M, length)
+        low = 0
+        if WINDOWED:
+            low = tl.maximum(first_query - window + 1, 0) // TILE * TILE
+        # Tiles wholly below the diagonal and inside the window need no mask.
+        clean_low = low
+        clean_high = (first_query + 1) // TILE * TILE
+        if WINDOWED:
+            clean_low = tl.maximum(first_query + M - window, 0)
+            clean_low = (clean_low + TILE - 1) // TILE * TILE
+            clean_low = tl.minimum(tl.maximum(clean_low, low), tl.maximum(clean_high, low))
+        clean_high = tl.maximum(clean_high, clean_low)
+
+        best = tl.full((M,), float("-inf"), tl.float32)
+        total = tl.zeros((M,), tl.float32)
+        acc = tl.zeros((M, D_PAD), tl.float32)
+        table = table_ptr + row.to(tl.int64) * stride_table
+        base = kv_ptr + (head // G) * stride_head
+        for phase in tl.static_range(3):
+            if phase == 0:
+                part_low = low
+                part_high = clean_low
+            elif phase == 1:
+                part_low = clean_low
+                part_high = clean_high
+            else:
+                part_low = clean_high
+                part_high = high
+            if WINDOWED or phase > 0:
+                for at in range(part_low, part_high, TILE):
+                    token = at + tl.arange(0, TILE)
+                    live = token < high
+                    block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
+                    place = block * stride_block + (token % B) * D
+                    k_mask = live[None, :] & (column[:, None] < D)
+                    k = tl.load(base + place[None, :] + column[:, None], mask=k_mask, other=0.0)
+                    scores = _tile_scores(
+                        q,
+                        k,
+                        query_at,
+                        token,
+                        live,
+                        scale_log2,
+                        softcap,
+                        window,
+                        CAPPED,
+                        WINDOWED,
+                        phase != 1,
+                        PRECISION,
+                    )
+                    top = tl.maximum(best, tl.max(scores, axis=1))
+                    # A row of the tile may have seen nothing yet: keep its exponent finite.
+                    shift = tl.where(top == float("-inf"), 0.0, top)
+                    weights = tl.exp2(scores - shift[:, None])
+                    decay = tl.exp2(best - shift)
+                    total = total * decay + tl.sum(weights, axis=1)
+                    v_mask = live[:, None] & (column[None, :] < D)
+                    v = tl.load(base + stride_half + place[:, None] + column[None, :], mask=v_mask, other=0.0)
+                    acc = acc * decay[:, None]
+                    acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
+                    best = top
+        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        out_at = (begin + offset).to(tl.int64)[:, None] * (H * D) + head * D + column[None, :]
+        tl.store(out_ptr + out_at, acc.to(out_ptr.dtype.element_ty), mask=q_inside)
+
+
+def query_tile(dtype: torch.dtype, head_dim: int) -> int:
+    """Queries in one tile."""
+    if dtype == torch.float32:
+        return 32
+    return 128 if head_dim <= 128 else 64
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start: torch.Tensor,
+    cu_tiles: torch.Tensor,
+    max_tiles: int,
+    out: torch.Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> None:
+    """Rows of many queries: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``, table ``[R, max_blocks]``.
+
+    cu_tiles int32 ``[R + 1]``: running count of query tiles of `query_tile` each; max_tiles bounds its last entry.
+    """
+    heads, dim = q.shape[1], q.shape[2]
+    kv_heads, block_size = kv.shape[2], kv.shape[3]
+    rows = seq_lens.shape[0]
+    exact = q.dtype == torch.float32
+    padded = max(16, pow2(dim))
+    _prefill[(heads, max_tiles)](
+        q,
+        kv,
+        table,
+        seq_lens,
+        query_start,
+        cu_tiles,
+        out,
+        rows,
+        q.stride(0),
+        table.stride(0),
+        kv.stride(0),
+        kv.stride(1),
+        kv.stride(2),
+        scale * LOG2E.value,
+        softcap or 1.0,
+        window or 0,
+        H=heads,
+        G=heads // kv_heads,
+        D=dim,
+        D_PAD=padded,
+        B=block_size,
+        M=query_tile(q.dtype, dim),
+        TILE=32 if exact else 64 if padded > 128 else 128,
+        CAPPED=softcap is not None,
+        WINDOWED=window is not None,
+        PRECISION="ieee" if exact else "tf32",
+        num_warps=4 if exact else 8,
+        num_stages=2 if exact or padded > 128 else 3,
+    )

@@ -1,0 +1,21 @@
+"""Which operations Triton takes over."""
+
+import torch
+
+from octavo.kernels.ops import Ops
+from octavo.kernels.triton.act import act_mul
+from octavo.kernels.triton.attention import paged_attention
+from octavo.kernels.triton.norm import add_rms_norm, rms_norm
+from octavo.kernels.triton.prologue import qkv_prologue
+
+
+def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table for every CUDA device so far
+    """The table with Triton's entries in place of the reference's."""
+    return ops.overlay(
+        "triton",
+        act_mul=act_mul,
+        add_rms_norm=add_rms_norm,
+        paged_attention=paged_attention,
+        qkv_prologue=qkv_prologue,
+        rms_norm=rms_norm,
+    )

@@ -1,0 +1,169 @@
+"""Every Triton kernel against the plain reference, over a grid of shapes; interpreted where there is no GPU."""
+
+import itertools
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from octavo.kernels.context import AttentionMeta
+from octavo.kernels.ref import attention as ref_attention
+from octavo.kernels.ref import prologue as ref_prologue
+from octavo.kernels.ref.act import act_mul as ref_act_mul
+from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
+from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
+from octavo.kernels.triton.act import act_mul
+from octavo.kernels.triton.attention import paged_attention
+from octavo.kernels.triton.norm import add_rms_norm, rms_norm
+from octavo.kernels.triton.prologue import qkv_prologue
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+DTYPES = [torch.float32, torch.bfloat16, torch.float16] if GPU else [torch.float32]
+
+
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    return {"atol": 2e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+
+
+def make_meta(query_lens: list[int], seq_lens: list[int], block_size: int) -> AttentionMeta:
+    """Rows on blocks in shuffled order, block 0 left out."""
+    counts = [-(-length // block_size) for length in seq_lens]
+    order = (torch.randperm(sum(counts)) + 1).tolist()
+    table = torch.zeros(len(seq_lens), max(counts), dtype=torch.int32)
+    slots, positions = [], []
+    for row, count in enumerate(counts):
+        table[row, :count] = torch.tensor([order.pop() for _ in range(count)])
+        for position in range(seq_lens[row] - query_lens[row], seq_lens[row]):
+            slots.append(int(table[row, position // block_size]) * block_size + position % block_size)
+            positions.append(position)
+    start = [0, *itertools.accumulate(query_lens)]
+    return AttentionMeta(
+        block_table=table.to(DEVICE),
+        slots=torch.tensor(slots, dtype=torch.int64, device=DEVICE),
+        query_start=torch.tensor(start, dtype=torch.int32, device=DEVICE),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32, device=DEVICE),
+        positions=torch.tensor(positions, dtype=torch.int64, device=DEVICE),
+        block_size=block_size,
+        max_query_len=max(query_lens),
+        max_seq_len=max(seq_lens),
+        num_rows=len(seq_lens),
+        query_lens=query_lens,
+        seq_lens_host=seq_lens,
+    )
+
+
+def make_cache(meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3) -> torch.Tensor:
+    """A view of one layer slot out of several, as the pool has it; what no row has written is not a number."""
+    blocks = int(meta.block_table.max()) + 1
+    pool = torch.full((blocks, slots, 2, kv_heads, meta.block_size, dim), float("nan"), dtype=dtype, device=DEVICE)
+    kv = pool[:, 1]
+    for row, length in enumerate(meta.seq_lens_host):
+        for index in range(-(-length // meta.block_size)):
+            used = min(meta.block_size, length - index * meta.block_size)
+            shape = (2, kv_heads, used, dim)
+            kv[int(meta.block_table[row, index]), :, :, :used] = torch.randn(shape, device=DEVICE).to(dtype)
+    return kv
+
+
+ATTENTION_CASES = [
+    # heads, kv heads, head dim, block, window, softcap
+    (4, 2, 64, 16, None, None),
+    (8, 1, 80, 4, 20, None),
+    (6, 6, 96, 32, None, 30.0),
+    (14, 2, 128, 16, 50, None),
+    (2, 1, 256, 16, None, None),
+    (4, 4, 64, 256, 7, 5.0),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim", "block", "window", "softcap"), ATTENTION_CASES)
+@pytest.mark.parametrize(
+    ("query_lens", "seq_lens"),
+    [
+        ([1, 1, 1], [1, 70, 333]),
+        ([1, 1, 5, 64, 33], [17, 130, 5, 90, 160]),
+        ([40, 1, 1], [40, 3, 64]),
+    ],
+    ids=["decode", "mixed", "prefill first"],
+)
+def test_attention(heads, kv_heads, dim, block, window, softcap, query_lens, seq_lens, dtype) -> None:
+    torch.manual_seed(0)
+    meta = make_meta(query_lens, seq_lens, block)
+    kv = make_cache(meta, kv_heads, dim, dtype)
+    q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
+    got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
+    want = ref_attention.paged_attention(q.float(), kv.float(), meta, dim**-0.5, window, softcap)
+    torch.testing.assert_close(got.float(), want, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "rotary"), [(4, 2, 64, 64), (6, 2, 80, 20), (3, 3, 96, 0), (8, 1, 128, 128)]
+)
+@pytest.mark.parametrize("norm", [True, False])
+def test_prologue(heads, kv_heads, dim, rotary, norm, dtype) -> None:
+    torch.manual_seed(1)
+    meta = make_meta([3, 1, 6], [9, 17, 6], 4)
+    kv = make_cache(meta, kv_heads, dim, dtype)
+    qkv = torch.randn(10, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
+    weights = [torch.randn(dim, device=DEVICE).to(dtype) for _ in range(2)] if norm else [None, None]
+    cos_sin = torch.randn(32, rotary, device=DEVICE) if rotary else None
+    index = meta.positions if rotary else None
+    args = (*weights, 1e-6, cos_sin, index)
+    other = kv.clone()
+    got = qkv_prologue(qkv, *args, kv, meta, heads, kv_heads, dim)
+    want = ref_prologue.qkv_prologue(qkv, *args, other, meta, heads, kv_heads, dim)
+    torch.testing.assert_close(got, want, **tolerance(dtype))
+    torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("tokens", "size"), [(1, 64), (5, 896), (3, 1030)])
+def test_norms(tokens, size, dtype) -> None:
+    torch.manual_seed(2)
+    x, residual = (torch.randn(tokens, size, device=DEVICE).to(dtype) for _ in range(2))
+    weight = torch.randn(size, device=DEVICE).to(dtype)
+    torch.testing.assert_close(rms_norm(x, weight, 1e-6), ref_rms_norm(x, weight, 1e-6), **tolerance(dtype))
+    got = add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    want = ref_add_rms_norm(x.clone(), residual.clone(), weight, 1e-6)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+def test_gated_activation(activation, dtype) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(4, 2 * 1100, device=DEVICE).to(dtype) * 4
+    torch.testing.assert_close(act_mul(x, activation), ref_act_mul(x, activation), **tolerance(dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device with 16 GiB free")
+def test_cache_beyond_32_bit_offsets() -> None:
+    """Blocks whose elements lie past 2^31: an index of 32 bits would wrap."""
+    torch.manual_seed(4)
+    dim, block, kv_heads = 128, 16, 8
+    blocks = (1 << 31) // (2 * kv_heads * block * dim) + 64
+    kv = torch.zeros(blocks, 2, kv_heads, block, dim, dtype=torch.bfloat16, device=DEVICE)
+    meta = make_meta([1, 30], [40, 30], block)
+    meta.block_table += blocks - int(meta.block_table.max()) - 1
+    meta.slots = torch.cat(
+        [
+            meta.block_table[0, 39 // block].long().view(1) * block + 39 % block,
+            (meta.block_table[1, torch.arange(30, device=DEVICE) // block].long() * block)
+            + torch.arange(30, device=DEVICE) % block,
+        ]
+    )
+    kv[-64:] = torch.randn(64, 2, kv_heads, block, dim, device=DEVICE).to(torch.bfloat16)
+    qkv = torch.randn(31, (16 + 16) * dim, device=DEVICE).to(torch.bfloat16)
+    q = qkv_prologue(qkv, None, None, 1e-6, None, None, kv, meta, 16, kv_heads, dim)
+    got = paged_attention(q, kv, meta, dim**-0.5, None, None)
+    small = kv[-64:].float()
+    meta.block_table -= blocks - 64
+    meta.scratch.clear()
+    want = ref_attention.paged_attention(q.float(), small, meta, dim**-0.5, None, None)
+    torch.testing.assert_close(got.float(), want, atol=2e-2, rtol=2e-2)
