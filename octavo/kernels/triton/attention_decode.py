@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.common import find_row, pow2, softcap_logits
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, softcap_logits, wait_for_inputs
 
 MIN_CHUNK = 64
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -77,6 +77,8 @@ def _decode(
     WINDOWED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    let_next_start()
+    wait_for_inputs()
     num_items = tl.load(cu_ptr + num_rows) * H_KV
     chunk = tl.load(chunk_ptr)
     head = tl.arange(0, G_PAD)
@@ -140,6 +142,8 @@ def _decode(
 def _merge(part_ptr, lse_ptr, cu_ptr, out_ptr, H: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
+    let_next_start()
+    wait_for_inputs()
     first = tl.load(cu_ptr + row)
     last = tl.load(cu_ptr + row + 1)
     if last - first > 1:
@@ -208,5 +212,8 @@ def decode_attention(
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=2 if dim <= 128 else 4,
         num_stages=3 if dim <= 128 else 2,
+        **LAUNCH,
     )
-    _merge[(rows, heads)](plan.part, plan.lse, plan.cu_chunks, out, H=heads, D=dim, D_PAD=pow2(dim), num_warps=1)
+    _merge[(rows, heads)](
+        plan.part, plan.lse, plan.cu_chunks, out, H=heads, D=dim, D_PAD=pow2(dim), num_warps=1, **LAUNCH
+    )

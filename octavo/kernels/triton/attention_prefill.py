@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.common import find_row, pow2, softcap_logits
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, softcap_logits, wait_for_inputs
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -56,6 +56,8 @@ def _prefill(
     WINDOWED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    let_next_start()
+    wait_for_inputs()
     # Late tiles of a long row see most, so they start first.
     item = tl.load(cu_tiles_ptr + num_rows) - 1 - tl.program_id(1)
     head = tl.program_id(0)
@@ -197,4 +199,5 @@ def prefill_attention(
         PRECISION="ieee" if exact else "tf32",
         num_warps=4 if exact else 8,
         num_stages=2 if exact or padded > 128 else 3,
+        **LAUNCH,
     )

@@ -1,7 +1,29 @@
 """Small pieces that several kernels share."""
 
+import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# Programmatic dependent launch (Hopper on): a kernel may start while the one before still runs, do what does not
+# depend on it, and wait. Every kernel launched so must call `wait_for_inputs` before it touches what others wrote.
+_DEPENDENT = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+DEPENDENT = tl.constexpr(_DEPENDENT)
+LAUNCH: dict[str, bool] = {"launch_pdl": True} if _DEPENDENT else {}
+
+
+@triton.jit
+def wait_for_inputs():
+    """Until the kernel before has finished and its writes are seen."""
+    if DEPENDENT:
+        gdc_wait()
+
+
+@triton.jit
+def let_next_start():
+    """The next kernel's programs may take what room this one leaves."""
+    if DEPENDENT:
+        gdc_launch_dependents()
 
 
 def pow2(n: int) -> int:
