@@ -13,7 +13,7 @@ DIGEST_BYTES = 16
 
 def chain_seed(cache_salt: str = "") -> bytes:
     """What the first block's digest is chained to."""
-    return blake2b(b"octavo kv\0" + cache_salt.encode(), digest_size=DIGEST_BYTES).digest()
+    return blake2b(b"octavo kv\0" + cache_salt.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 class HashChain:

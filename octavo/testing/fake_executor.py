@@ -141,6 +141,7 @@ class FakeExecutor:
         self.rows: dict[int, _Row] = {}
         self.steps = 0
         self.tokens_computed = 0
+        self.violations: list[str] = []  # for callers that turn every exception into a failed step
         self.closed = False
         self._capacity_bytes = capacity_bytes
         self._clock: Clock = clock or SystemClock()
@@ -200,6 +201,7 @@ class FakeExecutor:
 
     def _law(self, holds: bool, text: str) -> None:
         if not holds:
+            self.violations.append(text)
             raise PlanViolation(text)
 
     def _apply_differences(self, plan: StepPlan) -> None:
