@@ -73,6 +73,7 @@ class Scheduler:
         return self._end(requests, "abort")
 
     def stats(self) -> EngineStats:
+        """Gauges now, and counters since the beginning."""
         return self.board.stats()
 
     def forget_prefixes(self) -> None:

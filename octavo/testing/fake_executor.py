@@ -96,6 +96,7 @@ class FakePending:
         self._on_failure = on_failure
 
     def done(self) -> bool:
+        """Whether `result` would not wait."""
         return self._clock.now() >= self._ready_at
 
     def result(self) -> StepResult:
@@ -154,9 +155,11 @@ class FakeExecutor:
     # --- the Executor protocol
 
     def kv_capacity(self) -> int:
+        """What the constructor was told."""
         return self._capacity_bytes
 
     def start(self, layout: KVLayout) -> None:
+        """Allocate the simulated cache."""
         self._layout = layout
         self._blocks = [_Block() for _ in range(layout.num_blocks)]
 
@@ -195,6 +198,7 @@ class FakeExecutor:
         return FakePending(result, self._ready_at, self._clock, self._failure_delivered)
 
     def shutdown(self) -> None:
+        """Only noted."""
         self.closed = True
 
     # --- laws
