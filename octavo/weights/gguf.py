@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ _ARRAY_DTYPES = {
 class GgufTensor:
     """Where one tensor lies. `shape` is row-major as in torch (the file stores it the other way round)."""
 
+    path: Path
     name: str
     shape: tuple[int, ...]
     qtype: int  # ggml type id, a key of BLOCK_TYPES
@@ -245,7 +246,7 @@ class _Reader:
                     f"tensor {tensor.name!r} ends at byte {offset + tensor.nbytes}, the file at {self.end}: "
                     "truncated or corrupt"
                 )
-            tensors[tensor.name] = GgufTensor(tensor.name, tensor.shape, tensor.qtype, offset, tensor.nbytes)
+            tensors[tensor.name] = replace(tensor, offset=offset)
         self.check_apart(tensors)
         return tensors
 
@@ -270,7 +271,7 @@ class _Reader:
             raise self.fail(f"tensor {name!r} has rows of {dims[0]}, not a multiple of {block.name}'s {block.values}")
         if offset % alignment:
             raise self.fail(f"tensor {name!r} begins at {offset}, which is not aligned to {alignment}")
-        return GgufTensor(name, tuple(reversed(dims)), qtype, offset, values // block.values * block.size)
+        return GgufTensor(self.path, name, tuple(reversed(dims)), qtype, offset, values // block.values * block.size)
 
     def check_apart(self, tensors: dict[str, GgufTensor]) -> None:
         ordered = sorted(tensors.values(), key=lambda tensor: tensor.offset)

@@ -1,5 +1,6 @@
 """GGUF metadata as the config.json a Hugging Face checkpoint of the same model would hold. No torch."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -132,12 +133,12 @@ class _Config:
         if "rope_freqs.weight" in self.file.tensors:
             # Llama 3's scaling as one divisor a frequency: longrope with equal lists says exactly that.
             factors = self.factors("rope_freqs.weight", rotated)
-            return out | {"rope_scaling": longrope(factors, factors, original, 1.0)}
+            return out | {"rope_scaling": longrope(factors, factors, original, 1.0, 1.0)}
         if "rope_factors_long.weight" in self.file.tensors:
             long, short = (self.factors(f"rope_factors_{kind}.weight", rotated) for kind in ("long", "short"))
             attention = self.real("rope.scaling.attn_factor", 1.0)
             out["original_max_position_embeddings"] = original
-            return out | {"rope_scaling": longrope(short, long, original, attention)}
+            return out | {"rope_scaling": longrope(short, long, original, context / max(original, 1), attention)}
         return out | self.plain_scaling(original)
 
     def plain_scaling(self, original: int) -> dict[str, Any]:
@@ -153,6 +154,8 @@ class _Config:
         for key in ("beta_fast", "beta_slow"):
             if self.has(f"rope.scaling.yarn_{key}"):
                 scaling[key] = self.real(f"rope.scaling.yarn_{key}")
+        if self.has("rope.scaling.attn_factor") and factor > 1:
+            scaling["attention_factor"] = self.real("rope.scaling.attn_factor") * (1 + 0.1 * math.log(factor))
         return {"rope_scaling": scaling}
 
     def factors(self, name: str, rotated: int) -> list[float]:
@@ -160,7 +163,7 @@ class _Config:
         tensor = self.tensor(name)
         if tensor.shape != (rotated // 2,) or tensor.qtype != 0 or tensor.shape[0] > MAX_ROPE_FACTORS:
             raise self.fail(f"tensor {name!r} must hold {rotated // 2} F32 numbers")
-        with open(self.file.path, "rb") as file:
+        with open(tensor.path, "rb") as file:
             file.seek(tensor.offset)
             values = np.frombuffer(file.read(tensor.nbytes), dtype="<f4")
         if len(values) != tensor.shape[0] or not np.isfinite(values).all() or (values <= 0).any():
@@ -214,14 +217,17 @@ class _Config:
             ],
             "rope_local_base_freq": self.real("rope.freq_base_swa", 10_000.0),
             "attention_bias": False,
-            "final_logit_softcapping": self.real("final_logit_softcapping") if self.has("final_logit_softcapping") else None,
+            "final_logit_softcapping": self.real("final_logit_softcapping")
+            if self.has("final_logit_softcapping")
+            else None,
             "attn_logit_softcapping": None,
         }
 
 
-def longrope(short: list[float], long: list[float], original: int, attention: float) -> dict[str, Any]:
+def longrope(short: list[float], long: list[float], original: int, factor: float, attention: float) -> dict[str, Any]:
     return {
         "rope_type": "longrope",
+        "factor": factor,
         "short_factor": short,
         "long_factor": long,
         "attention_factor": attention,
