@@ -1,6 +1,6 @@
 """Block formats back to numbers, with torch operations, so that the same code runs on a CPU and on a GPU.
 
-Each function takes raw blocks ``[num_blocks, block bytes]`` (uint8) and gives ``[num_blocks, values]`` in fp32, with the
+Each function takes raw blocks ``[num_blocks, block bytes]`` (uint8), gives ``[num_blocks, values]`` in fp32, with the
 same bits as ggml's reference. Formulas: ggml-quants.c; the layouts are in the comments as ggml's structs name them.
 """
 
