@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from octavo.base.errors import ConfigError
+from octavo.base.errors import ModelFileError
 from octavo.weights.facts import ModelFiles
 
 
@@ -48,27 +48,29 @@ class Source(Protocol):
     def tensors(self) -> Iterator[tuple[str, Entry]]: ...
 
 
-def open_source(files: ModelFiles, *, device: torch.device | str = "cpu", progress: bool | None = None) -> Source:
-    """The source of a model's weights; for dummy weights see `weights.dummy.fill_dummy`.
+def open_source(
+    files: ModelFiles, *, seed: int = 0, device: torch.device | str = "cpu", progress: bool | None = None
+) -> Source:
+    """The source of a model's weights.
 
-    `device` is where tensors come out. `progress` shows a bar; None shows it on a terminal only.
-
-    All headers are read and checked here. Raises ModelFileError.
+    `device` is where tensors come out, `seed` is for dummy weights. `progress` shows a bar; None shows it on a
+    terminal only. All headers are read and checked here. Raises ModelFileError.
     """
+    from octavo.weights.dummy import DummySource
     from octavo.weights.source_gguf import GgufSource
     from octavo.weights.source_safetensors import SafetensorsSource
 
     if files.format == "dummy":
-        raise ConfigError(f"{files.path}: dummy weights are made in place, not read")
-    if files.format == "gguf":
-        if files.gguf is None:
-            raise ConfigError(f"{files.path} was named as GGUF, but has no GGUF header")
-        return GgufSource(files.gguf, files.config, device=device, progress=progress)
-    return SafetensorsSource(files.weight_files, device=device, progress=progress)
+        return DummySource(files.arch, seed, device=device, progress=progress)
+    if files.format == "safetensors":
+        return SafetensorsSource(files.weight_files, device=device, progress=progress)
+    if files.gguf is None:
+        raise ModelFileError(str(files.path), "has no GGUF header")
+    return GgufSource(files.gguf, files.config, device=device, progress=progress)
 
 
-class FileSource:
-    """What sources that read files share: named entries, and a bar over their bytes."""
+class EntrySource:
+    """What all sources share: named entries, and a bar over their bytes."""
 
     def __init__(self, entries: dict[str, Entry], progress: bool | None) -> None:
         self.entries = entries

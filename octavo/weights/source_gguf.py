@@ -12,7 +12,7 @@ from octavo.weights.gguf_dequant import dequantise
 from octavo.weights.gguf_names import NAMES, Fix, hf_name
 from octavo.weights.gguf_types import BLOCK_TYPES
 from octavo.weights.mapped import map_file
-from octavo.weights.source import Entry, FileSource
+from octavo.weights.source import Entry, EntrySource
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GgufEntry:
         return rows.view(self.heads, -1, 2).transpose(1, 2).reshape(-1)
 
 
-class GgufSource(FileSource):
+class GgufSource(EntrySource):
     """The tensors of a GGUF model, under Hugging Face names."""
 
     def __init__(

@@ -10,7 +10,7 @@ from octavo.base.errors import ModelFileError
 from octavo.weights.folder import INDEX, shard_map
 from octavo.weights.mapped import map_file
 from octavo.weights.safetensors_file import DTYPE_BYTES, SafeTensor, read_safetensors
-from octavo.weights.source import Entry, FileSource
+from octavo.weights.source import Entry, EntrySource
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -58,7 +58,7 @@ class SafetensorsEntry:
         return self.data[self.info.offset : self.info.offset + self.info.nbytes]
 
 
-class SafetensorsSource(FileSource):
+class SafetensorsSource(EntrySource):
     """The tensors of all files; where there is an index, each comes from the file that the index names."""
 
     def __init__(
