@@ -5,7 +5,7 @@ import time
 
 import httpx
 
-from octavo.weights.fetch_file import CHUNK, Fetch, SourceFailed
+from octavo.weights.fetch_file import Fetch, SourceFailed
 
 CONNECT_SECONDS = 4.0  # no hub within this: try the next source
 READ_SECONDS = 20.0
@@ -56,6 +56,6 @@ def _attempt(client: httpx.Client, url: str, fetch: Fetch) -> None:
         if start and response.status_code == 200:
             fetch.restart(fetch.partial)
         with open(fetch.partial, "ab") as file:
-            for chunk in response.iter_bytes(CHUNK):
+            for chunk in response.iter_raw():
                 fetch.write(file, chunk)
                 fetch.show(fetch.size)

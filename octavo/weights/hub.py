@@ -7,7 +7,6 @@ never Python files, never pickle. The token (HF_TOKEN) goes to the hub's own hos
 import logging
 import os
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from octavo.base.errors import ConfigError
 from octavo.weights.fetch_hub import hub_endpoint
@@ -39,6 +38,7 @@ def fetch_repo(
     wanted = choose_files(repo, names, file, weights)
     log.info("%s at commit %s: %d files", repo, commit, len(wanted))
     folder = _snapshot(repo, commit, wanted, download_dir)
+    _remember(folder, revision or "main", commit)
     return folder / wanted[0] if wanted[0].endswith(".gguf") else folder
 
 
@@ -140,6 +140,18 @@ def _snapshot(repo: str, commit: str, files: list[str], download_dir: str | None
     return Path(str(folder))
 
 
+def _remember(folder: Path, revision: str, commit: str) -> None:
+    """Note the branch's commit as the hub's cache does, so that a start without the hub finds it by its name."""
+    if revision == commit or ".." in revision:
+        return
+    ref = folder.parent.parent / "refs" / revision  # folder is .../snapshots/<commit>
+    try:
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(commit)
+    except OSError as error:
+        log.debug("cannot note %s: %s", ref, error)
+
+
 def _literal(name: str) -> str:
     """A file name as a pattern that matches it alone."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
@@ -149,13 +161,14 @@ def _cached(repo: str, file: str | None, revision: str | None, download_dir: str
     """What an earlier run fetched, when the hub cannot be asked."""
     from huggingface_hub import snapshot_download
 
-    arguments: dict[str, Any] = {"revision": revision, "cache_dir": _cache_dir(download_dir), "local_files_only": True}
     try:
-        folder = Path(str(snapshot_download(repo, **arguments)))
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"{repo!r} is neither a local path nor a fetched model, and the hub cannot be asked: {why}"
-        ) from None
+        found = snapshot_download(repo, revision=revision, cache_dir=_cache_dir(download_dir), local_files_only=True)
+    except (OSError, ValueError) as error:
+        # The library misses the files that were never wanted; those that are, are checked when they are read.
+        found = getattr(error, "snapshot_path", "")
+    if not found:
+        raise ConfigError(f"{repo!r} is neither a local path nor a fetched model, and the hub cannot be asked: {why}")
+    folder = Path(str(found))
     log.info("%s: using the fetched copy at %s, since %s", repo, folder, why)
     names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
     has_safetensors = any(name.endswith(".safetensors") for name in names)
