@@ -16,11 +16,14 @@ def hub_endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
+def offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids asking the hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
 def from_hub(fetch: Fetch) -> None:
     """Fill ``fetch.partial``. No token is sent: demo models are public. Raises SourceFailed."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+    if offline():
         raise SourceFailed("HF_HUB_OFFLINE is set")
     assert fetch.model.hub is not None
     hub = fetch.model.hub

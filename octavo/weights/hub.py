@@ -9,7 +9,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from octavo.base.errors import ConfigError
-from octavo.weights.fetch_hub import hub_endpoint
+from octavo.weights.fetch_hub import hub_endpoint, offline
 from octavo.weights.folder import INDEX, TOKENIZER_FILES
 from octavo.weights.guard import PICKLE_SUFFIXES
 
@@ -25,11 +25,10 @@ def fetch_repo(
 ) -> Path:  # fmt: skip
     """A local folder with the repository's model, or the path of one .gguf file of it.
 
-    `file` is a .gguf file's name, or a part of it that only one has (``Q4_K_M``). Raises ConfigError.
+    `file` is a .gguf file's name, or a part of it that only one has (``Q4_K_M``); empty takes the only one. Without
+    `weights` only configs and tokenizer come. Raises ConfigError.
     """
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
+    if offline():
         return _cached(repo, file, revision, download_dir, "HF_HUB_OFFLINE is set")
     try:
         commit, names = _list(repo, revision)
@@ -46,7 +45,10 @@ def choose_files(repo: str, names: list[str], file: str | None, weights: bool) -
     """Which files of a repository's root to fetch. A GGUF model comes alone, its first part first."""
     top = sorted(name for name in names if "/" not in name)
     if not weights:
-        return _some(repo, [name for name in top if name in TOKENIZER_FILES or name == "config.json"], "tokenizer")
+        small = [name for name in top if name in CONFIG_FILES]
+        if not small:
+            raise ConfigError(f"{repo} holds no config or tokenizer files")
+        return small
     if file is not None:
         return _gguf_files(repo, names, file)
     configs = [name for name in top if name in CONFIG_FILES]
@@ -59,12 +61,6 @@ def choose_files(repo: str, names: list[str], file: str | None, weights: bool) -
     if any(PurePosixPath(name).suffix in PICKLE_SUFFIXES for name in top):
         raise ConfigError(f"{repo} holds only pickle weights, which can run code when opened; Octavo reads none")
     raise ConfigError(f"{repo} holds no weights (*.safetensors or *.gguf)")
-
-
-def _some(repo: str, names: list[str], what: str) -> list[str]:
-    if not names:
-        raise ConfigError(f"{repo} holds no {what} files")
-    return names
 
 
 def _gguf_files(repo: str, names: list[str], wanted: str) -> list[str]:

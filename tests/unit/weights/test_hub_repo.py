@@ -60,6 +60,21 @@ def test_a_second_start_needs_no_hub(hub: StandIn, tmp_path: Path, monkeypatch: 
         read("owner/other", tmp_path)
 
 
+def test_offline_uses_what_is_there(hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = read("owner/tiny", tmp_path)
+    asked = len(hub.requests)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert read("owner/tiny", tmp_path).path == first.path
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
+        read("owner/other", tmp_path)
+    assert len(hub.requests) == asked
+
+
+def test_dummy_weights_fetch_no_weights(hub: StandIn, tmp_path: Path) -> None:
+    assert read("owner/tiny", tmp_path, load_format="dummy").format == "dummy"
+    assert not any("model.safetensors" in path for _, path, _ in hub.requests)
+
+
 def test_the_token_goes_to_the_hub_alone(hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with hub_stand_in() as store:
