@@ -103,7 +103,7 @@ class Engine:
         self.scheduler = Scheduler(layout, limits)
         self.depth = depth
 
-    def run(self, prompts, samplings, names=None):
+    def run(self, prompts, samplings):
         outputs = {}
         for index, (prompt, sampling) in enumerate(zip(prompts, samplings)):
             self.scheduler.add(EngineRequest(f"{index}", prompt, sampling))

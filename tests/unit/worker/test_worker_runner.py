@@ -161,7 +161,7 @@ def test_a_failed_step_is_told_by_its_result_and_the_next_one_works():
     model.fail_next = True
     failed = driver.launch([driver.added(1, [5, 6])], [1], [2], [0], [0])
     assert failed.done()
-    with pytest.raises(EngineError, match="step 2 failed: RuntimeError: out of memory, for example$"):
+    with pytest.raises(EngineError, match=r"step 2 failed: RuntimeError: out of memory, for example$"):
         failed.result()
     first = naive_greedy(model, [1, 2, 3], 2)
     out = driver.launch([], [0], [1], [3], [0], dropped=[1]).result()
