@@ -5,11 +5,13 @@ stranger can at most send frames; without the key, too long, in parts or not of 
 and dropped. The sockets lie in a folder that only this user may enter. Nothing is ever unpickled.
 """
 
+import fcntl
 import hmac
 import os
 import secrets
 import shutil
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +23,10 @@ KEY_BYTES = 16
 MAX_FRAME_BYTES = 128 << 20
 """Longest frame in bytes. A request of 2^24 tokens, the longest allowed, takes at most 84 million."""
 
-_MAX_SOCKET_PATH = 100  # Linux allows 107 bytes, other systems 103
+_PREFIX = "octavo-"
+_LOCK = "lock"
+_MAX_BASE_PATH = 64  # a socket's whole path may have 103 bytes on some systems, 107 on Linux
+_MAX_SWEPT = 1000
 
 T = TypeVar("T")
 
@@ -35,22 +40,48 @@ def new_key() -> bytes:
 
 
 class RuntimeDir:
-    """A private folder (mode 0700) for sockets, removed with `remove`."""
+    """A private folder (mode 0700) for sockets, removed with `remove`.
+
+    It holds a locked file while its process lives; folders that a killed process left behind have none and go.
+    """
 
     def __init__(self) -> None:
-        base = os.environ.get("XDG_RUNTIME_DIR")
-        usable = base and os.access(base, os.W_OK | os.X_OK) and len(base) < _MAX_SOCKET_PATH - 32
-        self.path = Path(tempfile.mkdtemp(prefix="octavo-", dir=base if usable else None))
-        if len(os.fsencode(self.path)) > _MAX_SOCKET_PATH - 16:
-            self.path.rmdir()
-            self.path = Path(tempfile.mkdtemp(prefix="octavo-", dir="/tmp"))
+        wanted = os.environ.get("XDG_RUNTIME_DIR")
+        usable = wanted and os.access(wanted, os.W_OK | os.X_OK) and len(os.fsencode(wanted)) < _MAX_BASE_PATH
+        base = Path(wanted if wanted and usable else tempfile.gettempdir())
+        if len(os.fsencode(base)) >= _MAX_BASE_PATH:
+            base = Path("/tmp")
+        _sweep(base)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def address(self, name: str) -> str:
         """The ZeroMQ address of the socket `name` (at most 15 characters) in this folder."""
         return f"ipc://{self.path / name}"
 
     def remove(self) -> None:
+        """Delete the folder and give up the lock. Safe to call again."""
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _sweep(base: Path) -> None:
+    """Remove our own folders under `base` whose process is gone."""
+    for folder in islice(base.glob(_PREFIX + "*"), _MAX_SWEPT):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # another user's, or not yet locked
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # its process lives
+        finally:
+            os.close(lock)
 
 
 class Sender:

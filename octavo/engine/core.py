@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from octavo.base.errors import EngineDead
 from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput
 from octavo.engine.exec.base import Executor
+from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
 from octavo.sched.scheduler import Scheduler
 
@@ -20,10 +21,11 @@ STEP_FAILED = "the engine could not finish this request; it may be sent again"
 class Core:
     """A scheduler and an executor with up to `depth` steps between them."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, depth: int = 1) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, depth: int = 1, guard: Guard = let_in) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.failures = 0  # failed steps since the engine began
+        self._guard = guard
         self._pipeline = Pipeline(executor, depth)
         self._failures_in_a_row = 0
         self._outbox: list[TokenOutput] = []
@@ -39,7 +41,11 @@ class Core:
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request; a refusal (queue full, can never fit) is an output of the next step."""
-        self._outbox += self.scheduler.add(request)
+        refusal = self._guard(request)
+        if refusal is None:
+            self._outbox += self.scheduler.add(request)
+        else:
+            self._outbox.append(TokenOutput(request.id, [], "error", error=refusal, error_code=400))
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; unknown ids are passed over. Their blocks are free before the next plan."""

@@ -13,8 +13,8 @@ import msgspec
 
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
-from octavo.engine.facts import PlatformFacts
 from octavo.models.arch import Architecture, Rope
+from octavo.platform.base import Facts
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Case:
 
     config: EngineConfig
     arch: Architecture
-    facts: PlatformFacts
+    facts: Facts
     file_format: str
     settled: dict[str, Any] = field(default_factory=dict)
 
@@ -44,24 +44,21 @@ def device(case: Case) -> Answer:
     asked, facts = case.config.device.device, case.facts
     if case.config.device.tensor_parallel_size > 1:
         raise ConfigError("tensor_parallel_size above 1 comes with a later version; this one runs on one device")
-    if asked == "cuda" and not facts.cuda:
-        raise ConfigError(f"device cuda was asked for, but {facts.no_cuda_reason}")
-    if asked == "auto":
-        return ("cuda", facts.gpu_name) if facts.cuda else ("cpu", facts.no_cuda_reason)
-    return asked, ""
+    if asked not in ("auto", facts.device):
+        raise ConfigError(f"device {asked} was asked for, but this machine offers {facts.device}")
+    return facts.device, facts.name if asked == "auto" else ""
 
 
 def dtype(case: Case) -> Answer:
-    asked = case.config.model.dtype
-    lacks_bf16 = not case.on_cpu and case.facts.gpu_capability < (8, 0)
-    if asked == "bfloat16" and lacks_bf16:
-        raise ConfigError(f"{case.facts.gpu_name} cannot compute in bfloat16; use --dtype float16 or float32")
+    asked, able = case.config.model.dtype, case.facts.dtypes
     if asked != "auto":
+        if asked not in able:
+            raise ConfigError(f"{case.facts.name} cannot compute in {asked}; it can in {', '.join(able)}")
         return asked, ""
     if case.on_cpu:
-        return "float32", "the fastest exact type on a CPU"
-    if case.arch.dtype == "bfloat16" and lacks_bf16:
-        return "float16", f"{case.facts.gpu_name} cannot compute in bfloat16"
+        return "float32", "exact, and fast on a CPU"
+    if case.arch.dtype not in able:
+        return able[0], f"{case.facts.name} cannot compute in the checkpoint's {case.arch.dtype}"
     return case.arch.dtype, "the checkpoint's"
 
 
@@ -86,7 +83,7 @@ def max_num_seqs(case: Case) -> Answer:
         return asked, ""
     if case.on_cpu:
         return 64, "a CPU gains little from more rows"
-    if case.facts.gpu_memory >= 70 * GIB:
+    if case.facts.total_memory >= 70 * GIB:
         return 1024, "a large GPU"
     return 256, "a GPU below 70 GiB"
 
@@ -97,12 +94,12 @@ def max_num_batched_tokens(case: Case) -> Answer:
     if asked is not None:
         if asked < seqs and case.config.scheduler.max_num_seqs is not None:
             raise ConfigError(
-                f"max_num_batched_tokens {asked} is below max_num_seqs {seqs}; each running request needs a token a step"
+                f"max_num_batched_tokens {asked} is below max_num_seqs {seqs}; each request needs a token a step"
             )
         return asked, ""
     if case.on_cpu:
         return max(2048, seqs), "keeps a step on a CPU short"
-    if case.facts.gpu_memory >= 70 * GIB:
+    if case.facts.total_memory >= 70 * GIB:
         return max(16_384, seqs), "a large GPU"
     return max(8192, seqs), "a GPU below 70 GiB"
 
@@ -119,9 +116,9 @@ def depth(case: Case) -> Answer:
     asked = case.config.scheduler.async_scheduling
     if asked is not None:
         return (2 if asked else 1), ""
-    if case.on_cpu:
-        return 1, "planning and computing share the cores of a CPU"
-    return 2, "the next step is planned while the GPU runs"
+    if case.facts.asynchronous:
+        return 2, "the next step is planned while the device runs"
+    return 1, "planning and computing share the cores"
 
 
 def threads(case: Case) -> Answer:
@@ -152,9 +149,7 @@ RULES: tuple[tuple[str, Callable[[Case], Answer]], ...] = (
 """The field each rule settles, and the rule. The order is meaning."""
 
 
-def resolve(
-    config: EngineConfig, arch: Architecture, facts: PlatformFacts, *, file_format: str = "safetensors"
-) -> Resolved:
+def resolve(config: EngineConfig, arch: Architecture, facts: Facts, *, file_format: str = "safetensors") -> Resolved:
     """Apply the rules. `file_format` is what the model's files are. Raises ConfigError."""
     case = Case(config, arch, facts, file_format)
     reasons: dict[str, str] = {}

@@ -10,7 +10,9 @@ from msgspec import Struct
 
 from octavo.base.config import CacheConfig
 from octavo.base.errors import ConfigError
+from octavo.base.human import format_bytes
 from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes, group_layers
+from octavo.kv.capacity import blocks_alone, longest_alone
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 GIB = 1 << 30
@@ -41,26 +43,12 @@ class Sizing(Struct, frozen=True, kw_only=True):
 
     def concurrency(self, length: int) -> float:
         """How many decoding requests of `length` tokens have room at once, with nothing shared."""
-        return self.usable_blocks / blocks_for(self.layout.groups, self.layout.block_size, length)
+        return self.usable_blocks / blocks_alone(self.layout, length)
 
     def tokens(self, length: int | None = None) -> int:
         """Tokens that the cache holds in requests of `length` (the longest context)."""
         length = self.max_model_len if length is None else length
         return int(self.concurrency(length) * length)
-
-
-def blocks_for(groups: Sequence[KVGroup], block_size: int, length: int, chunk: int = 1) -> int:
-    """Most blocks that one request of `length` tokens owns at a time, computed in steps of `chunk` tokens."""
-    return sum(_group_blocks(group.spec.window, block_size, length, chunk) for group in groups)
-
-
-def _group_blocks(window: int | None, block_size: int, length: int, chunk: int) -> int:
-    whole = -(-length // block_size)
-    if window is None:
-        return whole
-    # A step reads window - 1 tokens before its own first; wherever they begin, they touch this many blocks.
-    live = window - 1 + chunk
-    return min(whole, -(-(live - 1) // block_size) + 1)
 
 
 def asked_bytes(cache: CacheConfig, device: str, one_block: int) -> int | None:
@@ -81,17 +69,12 @@ def size(
     block_size: int,
     capacity: int,
     max_model_len: int,
-    chunk: int,
 ) -> Sizing:
     """Cut `capacity` bytes into blocks and fit the context to them.
 
-    `chunk` is the most tokens that one request computes in a step. Raises ConfigError only if not even one block
-    for each group of layers fits.
+    Raises ConfigError only if not even one block for each group of layers fits.
     """
-    try:
-        groups = group_layers(specs)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    groups = _groups(specs)
     one = block_bytes(groups, block_size, DTYPE_BYTES[dtype])
     num_blocks = min(capacity // one, MAX_BLOCKS)
     if num_blocks < len(groups) + 1:
@@ -100,10 +83,11 @@ def size(
             f"{format_bytes((len(groups) + 1) * one)}; free memory or raise --gpu-memory-utilization"
         )
     layout = KVLayout(groups, block_size, num_blocks, DTYPE_BYTES[dtype])
-    fitted = longest(groups, block_size, num_blocks - 1, max_model_len, chunk)
+    # The last token of a context is never computed, so it needs no place.
+    fitted = min(max_model_len, longest_alone(layout, max_model_len) + 1)
     if fitted == max_model_len:
         return Sizing(layout=layout, max_model_len=fitted, notes=[])
-    needed = (blocks_for(groups, block_size, max_model_len, chunk) + 1) * one
+    needed = (blocks_alone(layout, max_model_len - 1) + 1) * one
     note = (
         f"max_model_len {fitted}: {max_model_len} tokens need {format_bytes(needed)} of KV cache, "
         f"{format_bytes(num_blocks * one)} fit"
@@ -111,18 +95,13 @@ def size(
     return Sizing(layout=layout, max_model_len=fitted, notes=[note])
 
 
-def longest(groups: Sequence[KVGroup], block_size: int, blocks: int, asked: int, chunk: int) -> int:
-    """The largest length up to `asked` whose request owns at most `blocks` at any time."""
-    low, high = 0, asked
-    while low < high:
-        middle = (low + high + 1) // 2
-        # No request computes more tokens at once than it has.
-        if blocks_for(groups, block_size, middle, min(chunk, middle)) <= blocks:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def one_block_bytes(specs: Sequence[KVSpec], block_size: int, dtype: str) -> int:
+    """Bytes of one block. Raises ConfigError if the layers' shapes do not fit one pool."""
+    return block_bytes(_groups(specs), block_size, DTYPE_BYTES[dtype])
 
 
-def format_bytes(count: float) -> str:
-    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / (1 << 20):.1f} MiB"
+def _groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
+    try:
+        return group_layers(specs)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

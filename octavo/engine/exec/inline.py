@@ -17,7 +17,7 @@ from octavo.worker.worker import Worker
 T = TypeVar("T")
 
 
-def InlineExecutor(files: Any, resolved: Resolved, config: EngineConfig) -> Executor:  # noqa: N802
+def InlineExecutor(files: Any, resolved: Resolved, config: EngineConfig) -> Executor:
     """The executor of this kind that fits: direct, or with a thread. Loads the weights."""
 
     def make() -> Worker:
@@ -66,7 +66,7 @@ class ThreadedExecutor:
             raise
 
     def kv_capacity(self) -> int:
-        return int(self._call(lambda: self._worker.kv_capacity()))
+        return int(self._call(self._worker.kv_capacity))
 
     def start(self, layout: KVLayout) -> None:
         self._call(lambda: self._worker.start(layout))
