@@ -46,15 +46,15 @@ def read_model(config: ModelConfig) -> ModelFiles:
     else:
         files = _from_folder(path, config.load_format)
     if config.tokenizer:
-    XX    files = replace(files, tokenizer_dir=locate_tokenizer(config))
+        files = replace(files, tokenizer_dir=locate_tokenizer(config))
         assert files.tokenizer_dir is not None
         own = folders.read_chat_template(files.tokenizer_dir)
-    XX    files = replace(files, chat_template=own or files.chat_template)
+        files = replace(files, chat_template=own or files.chat_template)
     if config.chat_template:
         template = Path(config.chat_template).expanduser()
         if not template.is_file():
             raise ConfigError(f"chat template {config.chat_template!r} is not a file")
-    XX    files = replace(files, chat_template=read_text(template))
+        files = replace(files, chat_template=read_text(template))
     return files
 
 
@@ -123,4 +123,3 @@ def _architecture(config: dict[str, Any], generation: dict[str, Any]) -> Archite
 
 def _dummy_bytes(arch: Architecture) -> int:
     return arch.num_parameters() * (4 if arch.dtype == "float32" else 2)
-

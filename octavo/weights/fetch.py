@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from filelock import FileLock
 from tqdm import tqdm
 
 from octavo.base.errors import ConfigError
@@ -38,11 +39,9 @@ def fetch_demo_model(model: DemoModel, folder: Path | None = None, *, progress: 
     path = folder / model.file
     if _complete(path, model):
         return path
-    from huggingface_hub.utils import WeakFileLock
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(folder / f"{model.file}.lock"):
+        with FileLock(folder / f"{model.file}.lock"):
             if not _complete(path, model):
                 _fetch(model, path, progress)
     except OSError as error:

@@ -18,7 +18,7 @@ class SourceFailed(Exception):
 class Fetch:
     """State of one download. `partial` grows by `write`; `finish` checks it and gives it its final name."""
 
-    def __init__(self, model: DemoModel, path: Path, bar: "Any") -> None:
+    def __init__(self, model: DemoModel, path: Path, bar: Any) -> None:
         self.model = model
         self.path = path
         self.partial = path.with_name(f"{path.name}.partial")  # bytes from the hub, kept for a later resumption
@@ -69,7 +69,7 @@ class Fetch:
 
     def bytes_on_disk(self) -> int:
         paths = [self.partial, *(self.parts.iterdir() if self.parts.is_dir() else ())]
-        return min(self.model.size, sum(path.stat().st_size for path in paths if path.is_file()))
+        return min(self.model.size, sum(int(path.stat().st_size) for path in paths if path.is_file()))
 
     def finish(self) -> None:
         """Give the file its name if size and sum are right, else throw the bytes away and raise SourceFailed."""

@@ -4,6 +4,7 @@ Nothing in the file is believed: each count, length, offset and product of dimen
 against what is left of the file and against a fixed maximum before it is used. All faults are ModelFileError.
 """
 
+import itertools
 import mmap
 import os
 import stat
@@ -275,6 +276,6 @@ class _Reader:
 
     def check_apart(self, tensors: dict[str, GgufTensor]) -> None:
         ordered = sorted(tensors.values(), key=lambda tensor: tensor.offset)
-        for before, after in zip(ordered, ordered[1:]):
+        for before, after in itertools.pairwise(ordered):
             if before.offset + before.nbytes > after.offset:
                 raise self.fail(f"tensors {before.name!r} and {after.name!r} overlap")

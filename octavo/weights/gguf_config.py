@@ -76,7 +76,7 @@ class _Config:
 
     def real(self, key: str, default: float | None = None) -> float:
         value = self.file.metadata.get(f"{self.arch}.{key}", default)
-        if type(value) not in (int, float) or not -1e12 < value < 1e12:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not -1e12 < value < 1e12:
             raise self.fail(f"{self.arch}.{key} is {str(value)[:60]}, must be a finite number")
         return shortest(float(value))
 
@@ -122,7 +122,7 @@ class _Config:
     def dtype(self) -> str:
         """float32 or float16 where all matrices are that; else bfloat16, whose range no activation leaves."""
         kinds = {BLOCK_TYPES[t.qtype].name for t in self.file.tensors.values() if len(t.shape) > 1}
-        return {("F32",): "float32", ("F16",): "float16"}.get(tuple(kinds), "bfloat16")
+        return {"F32": "float32", "F16": "float16"}.get("/".join(kinds), "bfloat16")
 
     def rope_scaling(self, head_dim: int, context: int) -> dict[str, Any]:
         out: dict[str, Any] = {}

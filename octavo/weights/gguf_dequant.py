@@ -1,6 +1,6 @@
 """Block formats back to numbers, with torch operations, so that the same code runs on a CPU and on a GPU.
 
-Each function takes raw blocks ``[num_blocks, block bytes]`` (uint8) and gives ``[num_blocks, values]`` in fp32, with the
+Each function takes raw blocks ``[num_blocks, block bytes]`` (uint8), gives ``[num_blocks, values]`` in fp32, with the
 same bits as ggml's reference. Formulas: ggml-quants.c; the layouts are in the comments as ggml's structs name them.
 """
 
@@ -41,10 +41,15 @@ def _nibbles(packed: Tensor) -> Tensor:
     return torch.cat((packed & 0x0F, packed >> 4), dim=-1)
 
 
-def _bits(packed: Tensor) -> Tensor:
-    """``[n, 4] -> [n, 32]``: bit j of a little-endian 32-bit word."""
-    shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    return ((packed.unsqueeze(-1) >> shifts) & 1).view(packed.shape[0], 32)
+def _fifth_bits(packed: Tensor) -> Tensor:
+    """``[n, 4] -> [n, 32]``: bit j of a little-endian 32-bit word, times sixteen.
+
+    One look-up a byte gives eight values at once, several times faster than shifting.
+    """
+    eight = torch.arange(8, device=packed.device)
+    bits = ((torch.arange(256, device=packed.device).unsqueeze(1) >> eight) & 1) << 4
+    table = bits.to(torch.uint8).view(torch.int64).view(256)
+    return table[packed.to(torch.int32)].view(torch.uint8)
 
 
 def _f32(blocks: Tensor) -> Tensor:
@@ -68,12 +73,12 @@ def _q4_1(blocks: Tensor) -> Tensor:  # half d, m; 16 bytes of nibbles
 
 
 def _q5_0(blocks: Tensor) -> Tensor:  # half d; 4 bytes of fifth bits; 16 bytes of nibbles
-    values = _nibbles(blocks[:, 6:]) | (_bits(blocks[:, 2:6]) << 4)
+    values = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
     return _half(blocks, 0) * (values.view(torch.int8) - 16)
 
 
 def _q5_1(blocks: Tensor) -> Tensor:  # half d, m; 4 bytes of fifth bits; 16 bytes of nibbles
-    values = _nibbles(blocks[:, 8:]) | (_bits(blocks[:, 4:8]) << 4)
+    values = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
     return _half(blocks, 0) * values + _half(blocks, 2)
 
 
