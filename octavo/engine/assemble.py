@@ -86,7 +86,7 @@ def finish(
         executor.start(sized.layout)
     with phases.timed("scheduler"):
         scheduler = _scheduler(config, resolved, sized)
-    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size, resolved.max_model_len))
+    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size))
     ready = Ready(
         max_model_len=resolved.max_model_len,
         vocab_size=vocab_size,

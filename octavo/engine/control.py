@@ -42,9 +42,10 @@ def stats(core: Core, arguments: NoArguments) -> Value:
 
 
 def reset_prefix_cache(core: Core, arguments: NoArguments) -> Value:
-    """Forget all cached prefixes. False if running requests keep some of their blocks shared."""
+    """Forget all cached prefixes; running requests keep what they share."""
     del arguments
-    return bool(core.scheduler.reset_prefix_cache())
+    core.scheduler.forget_prefixes()
+    return True
 
 
 COMMANDS: dict[str, Command] = {

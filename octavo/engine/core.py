@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from octavo.base.errors import EngineDead
+from octavo.base.errors import EngineDead, UserError
 from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput
 from octavo.engine.exec.base import Executor
 from octavo.engine.guard import Guard, let_in
@@ -41,11 +41,11 @@ class Core:
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request; a refusal (queue full, can never fit) is an output of the next step."""
-        refusal = self._guard(request)
-        if refusal is None:
-            self._outbox += self.scheduler.add(request)
-        else:
-            self._outbox.append(TokenOutput(request.id, [], "error", error=refusal, error_code=400))
+        try:
+            self._guard(request)
+            self.scheduler.add(request)
+        except UserError as error:
+            self._outbox.append(TokenOutput(request.id, [], "error", error=error.message, error_code=error.status))
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; unknown ids are passed over. Their blocks are free before the next plan."""

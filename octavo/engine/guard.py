@@ -8,38 +8,34 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+from octavo.base.errors import UserError
 from octavo.base.params import MAX_LOGPROBS
 from octavo.base.wire import EngineRequest, Sampling
 
 MAX_ID_CHARS = 256
 
-Guard = Callable[[EngineRequest], str | None]
-"""None to let a request in, else why not."""
+Guard = Callable[[EngineRequest], None]
+"""Raises UserError for a request that must not come in."""
 
 
-def let_in(request: EngineRequest) -> str | None:
+def let_in(request: EngineRequest) -> None:
     """The guard that asks nothing."""
     del request
 
 
-def make_guard(vocab_size: int, max_model_len: int) -> Guard:
-    """A guard for one model."""
+def make_guard(vocab_size: int) -> Guard:
+    """A guard for one model. What does not index the device, such as the prompt's length, is the scheduler's."""
 
-    def guard(request: EngineRequest) -> str | None:
+    def guard(request: EngineRequest) -> None:
         sampling = request.sampling
         if not 0 < len(request.id) <= MAX_ID_CHARS:
-            return "the request's id is empty or too long"
-        if not request.tokens:
-            return "the prompt is empty"
-        if len(request.tokens) >= max_model_len:
-            return f"the prompt's {len(request.tokens)} tokens leave no room in the context of {max_model_len}"
+            raise UserError("the request's id is empty or too long", param="request_id")
         if not _inside(request.tokens, vocab_size):
-            return f"a prompt token is outside the vocabulary of {vocab_size}"
+            raise UserError(f"token ids must be between 0 and {vocab_size - 1}", param="prompt")
         if not _inside(_token_ids(sampling), vocab_size):
-            return f"a token id of the sampling rules is outside the vocabulary of {vocab_size}"
+            raise UserError(f"token ids of the sampling rules must be between 0 and {vocab_size - 1}")
         if not _bounded(sampling):
-            return "a number of the sampling rules is out of range"
-        return None
+            raise UserError("a number of the sampling rules is out of range")
 
     return guard
 
