@@ -47,7 +47,10 @@ class EngineProcess:
         code = await self._process.wait()
         if code >= 0:
             return f"with exit code {code}"
-        name = signal.Signals(-code).name if -code in iter(signal.Signals) else f"signal {-code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
         hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
         return f"by {name}{hint}"
 

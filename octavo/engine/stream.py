@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -11,6 +12,8 @@ from octavo.base.wire import TokenOutput
 
 MAX_BACKLOG = 1 << 20
 """Most unread numbers (tokens, and the entries of their log-probabilities) of one stream, then it is ended."""
+
+T = TypeVar("T")
 
 TOO_SLOW = "the reader of this request fell too far behind"
 
@@ -128,7 +131,7 @@ def _join(first: TokenOutput, second: TokenOutput) -> TokenOutput:
     )
 
 
-def _chain(first: list[msgspec.Struct] | None, second: list[msgspec.Struct] | None) -> list[msgspec.Struct] | None:  # type: ignore[type-arg]
+def _chain(first: list[T] | None, second: list[T] | None) -> list[T] | None:
     if first is None:
         return second
     if second is not None:

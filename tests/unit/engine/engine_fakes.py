@@ -66,15 +66,15 @@ def assemble(config):
     return finish(config, resolved, ARCH.kv_specs(), VOCAB, executor, Phases())
 
 
-def assemble_refused(config):
+def assemble_refused(_):
     raise ConfigError("the model does not exist\nand this is a second line")
 
 
-def assemble_crash(config):
+def assemble_crash(_):
     raise RuntimeError("unforeseen")
 
 
-def assemble_vanish(config):
+def assemble_vanish(_):
     os._exit(9)
 
 

@@ -105,10 +105,12 @@ def test_failures_in_a_row_end_the_engine_but_scattered_ones_do_not():
         core.add(request(f"s{i}", [i]))
         run(core)
     executor.fail_steps = set(range(100_000))
+    for i in range(FAILURE_LIMIT - 1):
+        core.add(request(f"t{i}", [i]))
+        run(core)
+    core.add(request("last", [1]))
     with pytest.raises(EngineDead, match="in a row"):
-        for i in range(FAILURE_LIMIT):
-            core.add(request(f"t{i}", [i]))
-            run(core)
+        run(core)
 
 
 def test_a_full_queue_answers_429_and_keeps_what_it_has():
