@@ -51,6 +51,8 @@ def expected_tokens(
     tokens = list(prompt)
     ends = (*sampling.eos_token_ids, *sampling.stop_token_ids)
     output: list[int] = []
+    if sampling.max_tokens == 0 and model(tokens, len(prompt), sampling) not in ends:
+        return output, "length"
     while True:
         token = model(tokens, len(prompt), sampling)
         tokens.append(token)
@@ -271,7 +273,7 @@ class FakeExecutor:
                     self._law(block not in writers, f"rows {row} and {writers.get(block)} write block {block}")
                     writers[block] = row
                     self._write_block(state, group, block, place, start, start + count)
-        self._check_written_are_private(writers)
+        self._check_written_are_private(writers, {added.row for added in plan.added})
         return writers
 
     def _write_block(self, state: _Row, group: int, block: int, place: int, start: int, end: int) -> None:
@@ -284,8 +286,11 @@ class FakeExecutor:
         first, last = max(start, base), min(end, base + size)
         cell.tokens[first - base : last - base] = state.tokens[first:last]
 
-    def _check_written_are_private(self, writers: dict[int, int]) -> None:
+    def _check_written_are_private(self, writers: dict[int, int], added: set[int]) -> None:
+        """Nobody writes where another row reads; but a row added in this step may read what another writes in it."""
         for row, state in self.rows.items():
+            if row in added:
+                continue
             for group, table in enumerate(state.tables):
                 live = table[self._first_live(group, state.computed) :]
                 if not writers.keys().isdisjoint(live):
@@ -355,7 +360,8 @@ class FakeExecutor:
         state.broken = state.broken or state.id not in self.bad_logits
 
     def _failure_delivered(self) -> None:
-        self._undelivered -= 1
+        """From now on the caller knows that everything in flight is lost."""
+        self._undelivered = 0
 
 
 def fake_logprobs(before: Sequence[int], token: int, k: int, vocab_size: int) -> TokenLogprobs:

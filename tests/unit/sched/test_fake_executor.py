@@ -92,6 +92,13 @@ def test_writing_to_a_shared_block_is_found() -> None:
         fake.forward(plan(2, [1], [6], [0], [0], added=[thief]))
 
 
+def test_a_row_may_read_what_another_writes_in_the_step_that_adds_it() -> None:
+    fake = make()
+    second = added(1, [[1, 5], [3, 6]], num_computed=4)
+    got = run(fake, plan(1, [0, 1], [6, 2], [0, 4], [0, 1], added=[added(), second]))
+    assert got[0] == got[1]
+
+
 def test_old_blocks_of_a_sliding_group_may_go_to_others() -> None:
     fake = make()
     first = added(tokens=[*PROMPT, 1, 2], num_prompt=8)
