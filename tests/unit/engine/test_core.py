@@ -104,6 +104,9 @@ def test_failures_in_a_row_end_the_engine_but_scattered_ones_do_not():
     for i in range(2 * FAILURE_LIMIT):
         core.add(request(f"s{i}", [i]))
         run(core)
+    executor.fail_steps = set()
+    core.add(request("clean", [1]))
+    assert run(core)["clean"][1] == "length"
     executor.fail_steps = set(range(100_000))
     for i in range(FAILURE_LIMIT - 1):
         core.add(request(f"t{i}", [i]))
