@@ -22,6 +22,8 @@ CLASSES = {
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
 }
 MAX_ROPE_FACTORS = 1024
+_LOW_HIGH = ("low_freq_factor", "high_freq_factor")
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 CONTROL_TOKEN = 3  # tokenizer.ggml.token_type
 # Control tokens that end a turn whatever the file says; llama.cpp treats them so too.
 END_TEXTS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
@@ -131,15 +133,24 @@ class _Config:
             out["partial_rotary_factor"] = rotated / head_dim
         original = self.whole("rope.scaling.original_context_length", context)
         if "rope_freqs.weight" in self.file.tensors:
-            # Llama 3's scaling as one divisor a frequency: longrope with equal lists says exactly that.
             factors = self.factors("rope_freqs.weight", rotated)
-            return out | {"rope_scaling": longrope(factors, factors, original, 1.0, 1.0)}
+            return out | {"rope_scaling": self.divided(factors, rotated, original)}
         if "rope_factors_long.weight" in self.file.tensors:
             long, short = (self.factors(f"rope_factors_{kind}.weight", rotated) for kind in ("long", "short"))
             attention = self.real("rope.scaling.attn_factor", 1.0)
             out["original_max_position_embeddings"] = original
             return out | {"rope_scaling": longrope(short, long, original, context / max(original, 1), attention)}
         return out | self.plain_scaling(original)
+
+    def divided(self, factors: list[float], rotated: int, original: int) -> dict[str, Any]:
+        """One divisor a frequency, which is what Llama 3's scaling becomes in GGUF.
+
+        The published constants are tried; if they do not give the divisors, longrope with equal lists says the same.
+        """
+        theta = self.real("rope.freq_base", 10_000.0)
+        if np.allclose(llama3_divisors(theta, rotated, max(factors)), factors, rtol=1e-5, atol=0):
+            return {"rope_type": "llama3", "factor": shortest(max(factors)), **LLAMA3}
+        return longrope(factors, factors, original, 1.0, 1.0)
 
     def plain_scaling(self, original: int) -> dict[str, Any]:
         kind = self.file.metadata.get(f"{self.arch}.rope.scaling.type", "none")
@@ -154,8 +165,10 @@ class _Config:
         for key in ("beta_fast", "beta_slow"):
             if self.has(f"rope.scaling.yarn_{key}"):
                 scaling[key] = self.real(f"rope.scaling.yarn_{key}")
-        if self.has("rope.scaling.attn_factor") and factor > 1:
-            scaling["attention_factor"] = self.real("rope.scaling.attn_factor") * (1 + 0.1 * math.log(factor))
+        for key in ("yarn_attn_factor", "attn_factor"):  # the converter writes Hugging Face's attention_factor there
+            if self.has(f"rope.scaling.{key}"):
+                scaling["attention_factor"] = self.real(f"rope.scaling.{key}")
+                break
         return {"rope_scaling": scaling}
 
     def factors(self, name: str, rotated: int) -> list[float]:
@@ -194,10 +207,21 @@ class _Config:
             "logits_scaling": self.real("logit_scale", 1.0),
         }
 
-    def _olmo2(self, _config: dict[str, Any]) -> dict[str, Any]:
-        if self.has("attention.sliding_window"):
-            raise self.fail("is an OLMo 3 model (olmo2 with a sliding window), which is not supported")
-        return {"attention_bias": False}
+    def _olmo2(self, config: dict[str, Any]) -> dict[str, Any]:
+        if not self.has("attention.sliding_window"):
+            return {"attention_bias": False}
+        # OLMo 3 is OLMo 2 with a window in three layers of four; GGUF tells them apart by the key alone.
+        layers = config["num_hidden_layers"]
+        sliding = self.file.metadata.get(f"{self.arch}.attention.sliding_window_pattern")
+        if not isinstance(sliding, np.ndarray) or len(sliding) != layers:
+            sliding = [(layer + 1) % 4 != 0 for layer in range(layers)]
+        return {
+            "architectures": ["Olmo3ForCausalLM"],
+            "model_type": "olmo3",
+            "attention_bias": False,
+            "sliding_window": self.whole("attention.sliding_window"),
+            "layer_types": ["sliding_attention" if slides else "full_attention" for slides in sliding],
+        }
 
     def _phi3(self, _config: dict[str, Any]) -> dict[str, Any]:
         window = self.whole("attention.sliding_window", 0)
@@ -233,6 +257,17 @@ def longrope(short: list[float], long: list[float], original: int, factor: float
         "attention_factor": attention,
         "original_max_position_embeddings": original,
     }
+
+
+def llama3_divisors(theta: float, rotated: int, factor: float) -> list[float]:
+    """What Llama 3.1's scaling divides each frequency by (transformers' _compute_llama3_parameters)."""
+    original, low, high = (LLAMA3[key] for key in ("original_max_position_embeddings", *_LOW_HIGH))
+    divisors = []
+    for pair in range(rotated // 2):
+        turns = original / (2 * math.pi * theta ** (2 * pair / rotated))  # in the original context
+        smooth = min(1.0, max(0.0, (turns - low) / (high - low)))
+        divisors.append(1.0 / ((1.0 - smooth) / factor + smooth))
+    return divisors
 
 
 def shortest(value: float) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from octavo.base.errors import ConfigError
+from octavo.base.errors import ModelFileError
 from octavo.weights.facts import ModelFiles
 
 
@@ -31,8 +31,9 @@ class Entry(Protocol):
         """Stored bytes."""
         ...
 
-    def load(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-        """The tensor in full, in `dtype` on `device`; block formats are expanded there. Raises ModelFileError."""
+    def load(self, dtype: torch.dtype) -> Tensor:
+        """The tensor in full, in `dtype`, on the source's device, where block formats are expanded. The memory is the
+        caller's. Raises ModelFileError."""
         ...
 
     def raw(self) -> Tensor:
@@ -41,49 +42,46 @@ class Entry(Protocol):
 
 
 class Source(Protocol):
-    """A checkpoint. `dummy` is set where weights are made up: then the model is filled by `fill` instead."""
+    """A checkpoint that can be streamed."""
 
-    dummy: bool
-
+    @property
     def tensors(self) -> Iterator[tuple[str, Entry]]: ...
 
-    def fill(self, name: str, tensor: Tensor) -> None: ...
 
+def open_source(
+    files: ModelFiles, *, seed: int = 0, device: torch.device | str = "cpu", progress: bool | None = None
+) -> Source:
+    """The source of a model's weights.
 
-def open_source(files: ModelFiles, *, seed: int = 0, progress: bool | None = None) -> Source:
-    """The source of a model's weights. `progress` shows a bar; None shows it on a terminal only.
-
-    All headers are read and checked here. Raises ModelFileError.
+    `device` is where tensors come out, `seed` is for dummy weights. `progress` shows a bar; None shows it on a
+    terminal only. All headers are read and checked here. Raises ModelFileError.
     """
     from octavo.weights.dummy import DummySource
     from octavo.weights.source_gguf import GgufSource
     from octavo.weights.source_safetensors import SafetensorsSource
 
     if files.format == "dummy":
-        return DummySource(seed)
-    if files.format == "gguf":
-        if files.gguf is None:
-            raise ConfigError(f"{files.path} was named as GGUF, but has no GGUF header")
-        return GgufSource(files.gguf, files.config, progress=progress)
-    return SafetensorsSource(files.weight_files, progress=progress)
+        return DummySource(files.arch, seed, device=device, progress=progress)
+    if files.format == "safetensors":
+        return SafetensorsSource(files.weight_files, device=device, progress=progress)
+    if files.gguf is None:
+        raise ModelFileError(str(files.path), "has no GGUF header")
+    return GgufSource(files.gguf, files.config, device=device, progress=progress)
 
 
-class FileSource:
-    """What sources that read files share: named entries, and a bar over their bytes."""
-
-    dummy = False
+class EntrySource:
+    """What all sources share: named entries, and a bar over their bytes."""
 
     def __init__(self, entries: dict[str, Entry], progress: bool | None) -> None:
         self.entries = entries
         self.progress = progress
 
+    @property
     def tensors(self) -> Iterator[tuple[str, Entry]]:
+        """Streams all tensors; each access starts anew."""
         total = sum(entry.nbytes for entry in self.entries.values())
         hidden = None if self.progress is None else not self.progress
         with tqdm(total=total, unit="B", unit_scale=True, desc="loading weights", disable=hidden) as bar:
             for name, entry in self.entries.items():
                 yield name, entry
                 bar.update(entry.nbytes)
-
-    def fill(self, name: str, tensor: Tensor) -> None:
-        raise TypeError(f"{name} {tuple(tensor.shape)}: a source that reads files fills nothing by itself")

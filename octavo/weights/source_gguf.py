@@ -12,7 +12,7 @@ from octavo.weights.gguf_dequant import dequantise
 from octavo.weights.gguf_names import NAMES, Fix, hf_name
 from octavo.weights.gguf_types import BLOCK_TYPES
 from octavo.weights.mapped import map_file
-from octavo.weights.source import Entry, FileSource
+from octavo.weights.source import Entry, EntrySource
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class GgufEntry:
 
     info: GgufTensor
     data: Tensor  # the whole file, uint8
+    device: torch.device | str = "cpu"
     fix: Fix = "none"
     heads: int = 0  # of q or of k, where `fix` puts their rows back
 
@@ -36,14 +37,14 @@ class GgufEntry:
     def nbytes(self) -> int:
         return self.info.nbytes
 
-    def load(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    def load(self, dtype: torch.dtype) -> Tensor:
         wide = torch.float32 if self.fix == "minus_one" else dtype
-        rows = self._rows().to(device)
+        rows = self._rows().to(self.device)
         if self.fix.startswith("unpermute") and len(self.shape) > 1:
-            rows = rows[self._order(device)]
+            rows = rows[self._order(self.device)]
         values = dequantise(rows, self.info.qtype, wide).view(self.shape)
         if self.fix.startswith("unpermute") and len(self.shape) == 1:
-            values = values[self._order(device)]
+            values = values[self._order(self.device)]
         return (values - 1.0).to(dtype) if self.fix == "minus_one" else values
 
     def raw(self) -> Tensor:
@@ -64,10 +65,17 @@ class GgufEntry:
         return rows.view(self.heads, -1, 2).transpose(1, 2).reshape(-1)
 
 
-class GgufSource(FileSource):
+class GgufSource(EntrySource):
     """The tensors of a GGUF model, under Hugging Face names."""
 
-    def __init__(self, file: GgufFile, config: dict[str, Any], *, progress: bool | None = None) -> None:
+    def __init__(
+        self,
+        file: GgufFile,
+        config: dict[str, Any],
+        *,
+        device: torch.device | str = "cpu",
+        progress: bool | None = None,
+    ) -> None:
         arch = file.metadata["general.architecture"]
         if arch not in NAMES:
             raise ModelFileError(str(file.path), f"GGUF architecture {str(arch)[:40]!r} is not known")
@@ -91,5 +99,5 @@ class GgufSource(FileSource):
                 raise ModelFileError(
                     str(tensor.path), f"tensor {tensor.name!r} has {tensor.shape[0]} rows for {count} heads"
                 )
-            entries[name] = GgufEntry(tensor, maps[tensor.path], fix, count)
+            entries[name] = GgufEntry(tensor, maps[tensor.path], device, fix, count)
         super().__init__(entries, progress)

@@ -10,7 +10,7 @@ from octavo.base.errors import ModelFileError
 from octavo.weights.folder import INDEX, shard_map
 from octavo.weights.mapped import map_file
 from octavo.weights.safetensors_file import DTYPE_BYTES, SafeTensor, read_safetensors
-from octavo.weights.source import Entry, FileSource
+from octavo.weights.source import Entry, EntrySource
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -21,6 +21,7 @@ class SafetensorsEntry:
 
     info: SafeTensor
     data: Tensor  # the whole file, uint8
+    device: torch.device | str = "cpu"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -34,14 +35,14 @@ class SafetensorsEntry:
     def nbytes(self) -> int:
         return self.info.nbytes
 
-    def load(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    def load(self, dtype: torch.dtype) -> Tensor:
         stored = _DTYPES.get(self.info.dtype)
         if stored is None:
             readable = ", ".join(_DTYPES)
             raise ModelFileError(
                 str(self.info.path), f"tensor {self.info.name!r} is stored as {self.info.dtype}; read are {readable}"
             )
-        piece = self._bytes().to(device)
+        piece = self._bytes().to(self.device)
         width = DTYPE_BYTES[self.info.dtype]
         if piece.storage_offset() % width or piece.data_ptr() % width:
             piece = piece.clone()  # a header of odd length leaves the data unaligned
@@ -57,10 +58,12 @@ class SafetensorsEntry:
         return self.data[self.info.offset : self.info.offset + self.info.nbytes]
 
 
-class SafetensorsSource(FileSource):
+class SafetensorsSource(EntrySource):
     """The tensors of all files; where there is an index, each comes from the file that the index names."""
 
-    def __init__(self, paths: tuple[Path, ...], *, progress: bool | None = None) -> None:
+    def __init__(
+        self, paths: tuple[Path, ...], *, device: torch.device | str = "cpu", progress: bool | None = None
+    ) -> None:
         index = paths[0].parent / INDEX
         owners = shard_map(index) if len(paths) > 1 and index.is_file() else None
         entries: dict[str, Entry] = {}
@@ -72,7 +75,7 @@ class SafetensorsSource(FileSource):
                     continue
                 if name in entries:
                     raise ModelFileError(str(path), f"tensor {name[:80]!r} is in another file too")
-                entries[name] = SafetensorsEntry(info, data)
+                entries[name] = SafetensorsEntry(info, data, device)
         missing = sorted(owners.keys() - entries.keys()) if owners is not None else []
         if missing:
             raise ModelFileError(str(index), f"names {missing[0][:80]!r}, which its shard does not hold")

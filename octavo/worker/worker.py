@@ -1,12 +1,14 @@
 """Worker: one device with its model. What an executor wraps: load, measure, start, then steps until shutdown."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from octavo.base.config import EngineConfig, Resolved
-from octavo.base.errors import EngineError
+from octavo.base.errors import ConfigError, EngineError
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout, group_layers
 from octavo.platform.registry import select
@@ -47,7 +49,11 @@ class Worker:
         self._runner: Runner | None = None
 
     def load(self) -> None:
-        """Build the model and fill its weights. Raises ModelFileError."""
+        """Build the model and fill its weights. Raises ModelFileError, or ConfigError when they do not fit."""
+        with _fitting("the model", "take a smaller one, or a smaller dtype"):
+            self._load()
+
+    def _load(self) -> None:
         from octavo.models.decoder import build
         from octavo.weights.load import load_weights
         from octavo.weights.source import open_source
@@ -71,14 +77,16 @@ class Worker:
             self._resolved.max_num_batched_tokens,
             self._resolved.max_model_len,
         )
-        return on_device(self._platform, self._config.cache, lambda: _run(self._build(probe), plan))
+        with _fitting("the largest step", "lower max_num_batched_tokens, max_num_seqs or max_model_len"):
+            return on_device(self._platform, self._config.cache, lambda: _run(self._build(probe), plan))
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
-        runner = self._build(layout)
         length = min(_WARM_TOKENS, self._resolved.max_model_len - 1, self._resolved.max_num_batched_tokens)
         plan = small_plan(layout, max(1, length))
-        _run(runner, plan, next_plan(plan), drop_plan(plan))
+        with _fitting("the KV cache", "lower gpu_memory_utilization or kv_cache_memory_bytes"):
+            runner = self._build(layout)
+            _run(runner, plan, next_plan(plan), drop_plan(plan))
         self._runner = runner
         log.debug("operations: %s", self._ops.names)
 
@@ -105,6 +113,17 @@ class Worker:
         if self._runner is None:
             raise EngineError("the worker is not started")
         return self._runner
+
+
+@contextmanager
+def _fitting(what: str, remedy: str) -> Iterator[None]:
+    """Turn a lack of memory at start-up into one line that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or isinstance(error.__cause__ or error, torch.OutOfMemoryError):
+            raise ConfigError(f"{what} does not fit this device's memory; {remedy}") from error
+        raise
 
 
 def _run(runner: Runner, *plans: StepPlan) -> None:
