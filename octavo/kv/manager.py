@@ -31,6 +31,8 @@ class KVManager:
         self.prefix_caching = prefix_caching
         self.num_groups = len(layout.groups)
         self.policies = [policy_for(group.spec, layout.block_size) for group in layout.groups]
+        kinds = zip(layout.groups, enumerate(self.policies))
+        self._sliding = [entry for group, entry in kinds if group.spec.window is not None]
         self.index = PrefixIndex(self.policies, layout.num_blocks)
         self.pool = BlockPool(layout.num_blocks, self.index.forget)
         self.capacity = 0  # over all holdings, shared blocks counted once for each that holds them
@@ -109,14 +111,17 @@ class KVManager:
         end = computed + want
         if end <= holding.capacity:
             return Grant(want)
-        self._slide(holding, computed)
+        if self._sliding:
+            self._slide(holding, computed)
         size = self.block_size
         first = holding.capacity // size
-        places = min(-(-end // size) - first, self.pool.num_free // self.num_groups)
-        granted = min(want, (first + places) * size - computed)
-        if granted <= 0:
-            return None
-        return Grant(granted, first, self._append(holding, places) if places else None)
+        places = -(-end // size) - first
+        if places * self.num_groups > self.pool.num_free:
+            places = self.pool.num_free // self.num_groups
+            want = min(want, (first + places) * size - computed)
+            if want <= 0:
+                return None
+        return Grant(want, first, self._append(holding, places) if places else None)
 
     def commit(self, holding: Holding, tokens: Sequence[int], num_tokens: int) -> list[int]:
         """Make the full blocks among the first `num_tokens` findable: known, and scheduled up to there.
@@ -165,16 +170,18 @@ class KVManager:
     # --- helpers
 
     def _append(self, holding: Holding, places: int) -> list[list[int]]:
+        """`places` more blocks for each table. The caller has checked that they are there."""
         taken = self.pool.take(places * self.num_groups)
-        blocks = [taken[i : i + places] for i in range(0, len(taken), places)]
+        blocks = [taken] if self.num_groups == 1 else [taken[i : i + places] for i in range(0, len(taken), places)]
         for table, new in zip(holding.tables, blocks):
-            table.extend(new)
-        holding.capacity += places * self.block_size
-        self.capacity += places * self.block_size
+            table += new
+        room = places * self.block_size
+        holding.capacity += room
+        self.capacity += room
         return blocks
 
     def _slide(self, holding: Holding, computed: int) -> None:
-        for group, policy in enumerate(self.policies):
+        for group, policy in self._sliding:
             first, now = holding.first_live[group], policy.first_block(computed)
             if now > first:
                 table = holding.tables[group]

@@ -86,14 +86,16 @@ class Request:
 
     def set_horizon(self) -> None:
         """After the holding has changed."""
-        self.horizon = min(self.limit, self.holding.capacity + 1)
+        capacity = self.holding.capacity
+        self.horizon = capacity + 1 if capacity < self.limit else self.limit
 
     def set_attention(self, block_size: int) -> None:
         """After tokens were committed."""
-        if self.may_hit:
-            self.attention = min(self.limit, (self.holding.committed + 1) * block_size + 1)
-        else:
+        if not self.may_hit:
             self.attention = 0  # until the whole prompt is scored
+            return
+        filled = (self.holding.committed + 1) * block_size + 1
+        self.attention = filled if filled < self.limit else self.limit
 
     def score(self, start: int, entries: list[TokenLogprobs]) -> list[TokenLogprobs | None]:
         """Those of `entries`, for positions from `start` on, that were not handed out before; None for position 0.

@@ -209,9 +209,10 @@ class Scheduler:
         if start < request.num_prompt:
             board.counters.prompt_tokens += min(request.num_prompt, start + grant.num_tokens) - start
         draft.advance(request, grant.num_tokens)
-        known = min(request.computed, len(request.tokens))
-        draft.committed += board.kv.commit(request.holding, request.tokens, known)
         request.set_horizon()
+        known = min(request.computed, len(request.tokens))
+        if known // board.kv.block_size > request.holding.committed:
+            draft.committed += board.kv.commit(request.holding, request.tokens, known)
         request.set_attention(board.kv.block_size)
 
     def _allow(self, request: Request, num_tokens: int) -> int:

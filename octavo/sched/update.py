@@ -1,5 +1,8 @@
 """What the result of a step does to the requests that were in it."""
 
+from collections.abc import Iterable
+from itertools import repeat
+
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import TokenLogprobs, TokenOutput
 from octavo.sched.board import Board
@@ -28,20 +31,24 @@ class Update:
         if len(result.tokens) != len(draft.sampled):
             raise ValueError(f"step {plan.step}: {len(result.tokens)} results for {len(draft.sampled)} sampled rows")
         scores = _prompt_scores(draft, plan, result) if result.prompt_logprobs else {}
-        logprobs = result.logprobs
-        outputs = self.outputs
-        done = State.DONE
-        for index, (request, accepted) in enumerate(zip(draft.sampled, result.tokens)):
+        outputs, done = self.outputs, State.DONE
+        for request, accepted, details in zip(draft.sampled, result.tokens, _per_sample(result)):
             if request.state is done:
                 continue
+            score = scores.pop(request, None) if scores else None
             tokens = request.tokens
             token = accepted[0]
-            details = logprobs.get(index) if logprobs else None
-            score = scores.pop(request, None) if scores else None
-            if len(accepted) != 1 or token < 0 or token in request.ends or len(tokens) + 1 >= request.attention:
+            if token < 0 or token in request.ends or len(accepted) != 1:
                 self._accept(request, accepted, details, score)
                 continue
-            tokens.append(token)
+            if len(tokens) + 1 >= request.attention:
+                if not request.may_hit or len(tokens) + 1 >= request.limit:
+                    self._accept(request, accepted, details, score)
+                    continue
+                tokens.append(token)
+                self._commit(request)
+            else:
+                tokens.append(token)
             outputs.append(TokenOutput(request.id, accepted, None, None, details, score, request.cached_tokens))
         for request, score in scores.items():
             outputs.append(TokenOutput(request.id, [], None, None, None, score, request.cached_tokens))
@@ -67,10 +74,22 @@ class Update:
         if finish is not None:
             self._board.end(request)
             self._ended = True
-            return
+        else:
+            self._commit(request)
+
+    def _commit(self, request: Request) -> None:
+        """Offer the blocks that known tokens fill to the prefix index."""
         kv = self._board.kv
-        self.committed += kv.commit(request.holding, request.tokens, min(len(request.tokens), request.computed))
+        known = min(len(request.tokens), request.computed)
+        if known // kv.block_size > request.holding.committed:
+            self.committed += kv.commit(request.holding, request.tokens, known)
         request.set_attention(kv.block_size)
+
+
+def _per_sample(result: StepResult) -> Iterable[list[TokenLogprobs] | None]:
+    """The log-probabilities of each sampled row, or None."""
+    logprobs = result.logprobs
+    return [logprobs.get(index) for index in range(len(result.tokens))] if logprobs else repeat(None)
 
 
 def _prompt_scores(draft: Draft, plan: StepPlan, result: StepResult) -> dict[Request, Scores]:

@@ -141,11 +141,12 @@ class Simulation:
     def random_event(self) -> None:
         """Something that a server may see."""
         dice = self.random.random()
-        if dice < 0.3:
-            self.add(self.random_request())
-        elif dice < 0.36 and self.scheduler.board.requests:
+        if dice < 0.1:
+            for _ in range(self.random.randrange(1, 9)):
+                self.add(self.random_request())
+        elif dice < 0.13 and self.scheduler.board.requests:
             self.abort(self.random.choice(sorted(self.scheduler.board.requests)), "no such request")
-        elif dice < 0.6:
+        elif dice < 0.4:
             self.launch()
         else:
             self.step()
@@ -153,17 +154,18 @@ class Simulation:
 
     def random_request(self) -> EngineRequest:
         """Prompts share beginnings, so that the prefix cache has work."""
-        random, vocab = self.random, self.world.vocab_size
-        common = [(7 * i + random.randrange(2) * (i // 9)) % vocab for i in range(random.choice([0, 8, 17, 24]))]
-        prompt = common + [random.randrange(vocab) for _ in range(random.randrange(1, 14))]
-        max_tokens = random.choice([0, 1, 2, 5, 9, 20])
+        random, vocab, longest = self.random, self.world.vocab_size, self.world.limits.max_model_len
+        story = random.randrange(2)
+        common = [(7 * i + story * (i // 9)) % vocab for i in range(random.choice([0, 4, 9, longest // 2]))]
+        prompt = common + [random.randrange(vocab) for _ in range(random.randrange(1, longest // 4))]
+        max_tokens = random.choice([0, 1, 3, 12, 24, 40])
         sampling = Sampling(
             seed=random.randrange(3),
             max_tokens=max_tokens,
             min_tokens=random.choice([0, 0, min(3, max_tokens)]),
             temperature=random.choice([0.0, 1.0]),
-            eos_token_ids=random.choice([(), (0,)]),
-            stop_token_ids=random.choice([(), (), (1, 2)]),
+            eos_token_ids=random.choice([(), (), (0,)]),
+            stop_token_ids=random.choice([(), (), (), (1, 2)]),
             logprobs=random.choice([-1, -1, 0, 2]),
             prompt_logprobs=random.choice([-1, -1, -1, 1]),
         )
@@ -268,24 +270,27 @@ class Simulation:
 
 def random_world(random: Random) -> World:
     """Small pools, small budgets, all kinds of groups: where trouble is."""
-    windows: tuple[int | None, ...] = random.choice(
-        [(None,), (None,), (6,), (None, 6), (6, None, 6, 6), (1, 9), (None, 5)]
-    )
-    rows = random.choice([1, 2, 4, 8])
+    kinds: list[tuple[int | None, ...]] = [(None,), (None,), (6,), (None, 6), (6, None, 6, 6), (1, 9), (None, 5)]
+    windows = random.choice(kinds)
+    block_size, longest = random.choice([4, 4, 5, 8]), random.choice([24, 48])
+    # In pools for one long request, more or less.
+    vocab_size = random.choice([5, 40])  # few tokens: short outputs and chance hits; many: long outputs
+    places = int(-(-longest // block_size) * random.choice([0.6, 1.0, 1.3, 1.3, 2.0, 4.0]))
     return World(
         windows=windows,
-        block_size=random.choice([4, 4, 5, 8]),
-        num_blocks=1 + len(windows) * random.choice([6, 9, 14, 40]),
+        block_size=block_size,
+        num_blocks=1 + len(windows) * places,
         depth=random.choice([1, 2, 2, 3]),
+        vocab_size=vocab_size,
         fail_rate=random.choice([0.0, 0.0, 0.05]),
         bad_rate=random.choice([0.0, 0.05]),
         limits=Limits(
-            max_model_len=random.choice([24, 48]),
-            max_num_seqs=rows,
-            max_num_batched_tokens=random.choice([1, 3, 8, 17, 64]),
+            max_model_len=longest,
+            max_num_seqs=random.choice([1, 4, 8, 8]),
+            max_num_batched_tokens=random.choice([2, 8, 17, 64, 64]),
             max_waiting=random.choice([3, 20]),
             scheduling_policy=random.choice(["fcfs", "fcfs", "priority"]),
             prefix_caching=random.random() < 0.8,
-            vocab_size=5,
+            vocab_size=vocab_size,
         ),
     )

@@ -61,7 +61,7 @@ class Worker:
         model = build(
             self._arch, self._ops, self._dtype, self._platform.device, max_position=self._resolved.max_model_len
         )
-        source = open_source(self._files, seed=self._config.model.seed)
+        source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
         load_weights(model, source, path=str(self._files.path))
         self._model = model
 
