@@ -148,21 +148,29 @@ def parse(
     return _build(roots, options, values)
 
 
-def to_argv(config: Struct) -> list[str]:
-    """The flags that give `config` again: every field that differs from its default."""
-    argv = []
+def changed(config: Struct) -> dict[str, Any]:
+    """Every field of the tree that differs from its default, by its own name."""
+    fields = {}
     for option in options_of([type(config)]):
         value: Any = config
         for name in option.path:
             value = getattr(value, name)
-        if value == option.default:
-            continue
-        if option.kind is bool:
-            argv.append(option.flag if value else "--no-" + option.flag[2:])
-        elif option.is_list:
-            argv += [f"{option.flag}={item}" for item in value]
+        if value != option.default:
+            fields[option.name] = value
+    return fields
+
+
+def to_argv(config: Struct) -> list[str]:
+    """The flags that give `config` again."""
+    argv = []
+    for name, value in changed(config).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            argv.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list):
+            argv += [f"--{flag}={item}" for item in value]
         else:
-            argv.append(f"{option.flag}={'none' if value is None else value}")
+            argv.append(f"--{flag}={'none' if value is None else value}")
     return argv
 
 
