@@ -271,17 +271,21 @@ def _walk(root: int, struct: type[Struct], path: tuple[str, ...]) -> Iterable[Op
         optional, inner = _without_none(annotation)
         annotation, meta = _unwrap(inner, meta)
         is_list = get_origin(annotation) is list
-        kind = get_args(annotation)[0] if is_list else annotation
+        kind, meta = _unwrap(get_args(annotation)[0], meta) if is_list else (annotation, meta)
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
         section = path[-1] if path else struct.__name__.removesuffix("Options").removesuffix("Config").lower()
         yield Option(root, here, section, kind, is_list, optional, meta, default)
 
 
-def _unwrap(annotation: Any, meta: Meta | None = None) -> tuple[Any, Meta]:
-    """``Annotated[T, meta]`` as its parts; without one, `meta` as given or an empty one."""
-    if get_origin(annotation) is Annotated:
-        annotation, meta = get_args(annotation)
-    return annotation, meta or Meta()
+def _unwrap(annotation: Any, outer: Meta | None = None) -> tuple[Any, Meta]:
+    """``Annotated[T, meta]`` as its parts; a description of `outer` stands where `meta` has none."""
+    outer = outer or Meta()
+    if get_origin(annotation) is not Annotated:
+        return annotation, outer
+    inner, meta = get_args(annotation)
+    if meta.description is None:
+        meta = Meta(ge=meta.ge, gt=meta.gt, le=meta.le, description=outer.description)  # type: ignore[call-overload]
+    return inner, meta
 
 
 def _without_none(annotation: Any) -> tuple[bool, Any]:

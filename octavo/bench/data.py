@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ SHAREGPT_MEAN_OUT = 338.0
 class Load:
     """Requests in order of sending; the lists run in parallel."""
 
-    prompts: list[list[int]] | list[str]
+    prompts: Sequence[list[int] | str]
     output_lens: list[int]
 
     def __len__(self) -> int:

@@ -62,7 +62,7 @@ async def run_load(
     *,
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 3600.0,
-    on_done: Callable[[Outcome], None] = lambda _: None,
+    on_done: Callable[[Outcome], object] = lambda _: None,
 ) -> tuple[list[Outcome], float]:
     """Send every body to `url` at the pace; outcomes in the same order, and the seconds it all took."""
     limit = asyncio.Semaphore(pace.concurrency or len(bodies) or 1)
@@ -119,7 +119,8 @@ def _note(outcome: Outcome, event: dict[str, Any]) -> bool:
         return False
     if usage := event.get("usage"):
         outcome.tokens, outcome.prompt_len = usage["completion_tokens"], usage["prompt_tokens"]
-    for choice in event.get("choices", ()):
-        if choice.get("text") or (choice.get("delta") or {}).get("content"):
-            return True
-    return False
+    return any(_text(choice) for choice in event.get("choices", ()))
+
+
+def _text(choice: dict[str, Any]) -> str:
+    return choice.get("text") or (choice.get("delta") or {}).get("content") or ""

@@ -8,7 +8,7 @@ import sys
 from statistics import median
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 from tqdm import tqdm
 
 from octavo.base.config import EngineConfig, doc
@@ -25,7 +25,9 @@ CPU_MIXED = {"count": 12, "min_out": 25, "max_out": 256}
 class ThroughputOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to run and where to put the numbers."""
 
-    batch_sizes: Annotated[list[int], doc("Requests at once, one row of the table each.")] = [1, 4, 16, 64]
+    batch_sizes: Annotated[
+        list[Annotated[int, Meta(ge=1, le=65_536)]], doc("Requests at once, one row of the table each.")
+    ] = field(default_factory=lambda: [1, 4, 16, 64])
     input_len: Annotated[int, doc("Prompt tokens of a request in the table.", ge=1)] = 30
     output_len: Annotated[int, doc("Tokens generated for a request in the table.", ge=2)] = 60
     rounds: Annotated[int, doc("Rounds of each row, after one that warms up; the median counts.", ge=1, le=1000)] = 3
@@ -43,7 +45,7 @@ def measure(options: ThroughputOptions, engine: EngineConfig) -> tuple[list[Row]
     """Run both parts; gives the rows and facts on the model for the report. Progress goes to stderr."""
     llm = open_llm(engine)
     with llm:
-        rows = [entry for size in _sizes(options) for entry in batching_rows(llm, options, size)]
+        rows = [entry for size in options.batch_sizes for entry in batching_rows(llm, options, size)]
         load = mixed_load(options.mixed_requests, on_cpu=llm.resolved.device == "cpu")
         if len(load):
             rows += mixed_rows(llm, load)
@@ -93,7 +95,3 @@ def verdict(rows: list[Row]) -> str | None:
         if entry.id == "kv-waste" and not entry.value < WASTE_LIMIT_PERCENT:
             return f"KV waste is {entry.value:g}%, the limit is {WASTE_LIMIT_PERCENT:g}%"
     return None
-
-
-def _sizes(options: ThroughputOptions) -> list[int]:
-    return [size for size in options.batch_sizes if size > 0]

@@ -89,7 +89,7 @@ BENCHMARKS = {
 }
 
 
-def COMMAND(argv: Sequence[str]) -> int:  # noqa: N802
+def COMMAND(argv: Sequence[str]) -> int:
     """Pick the benchmark and run it."""
     if not argv or argv[0] in ("-h", "--help"):
         print(f"{bold('usage:')} octavo bench NAME [options]\n")
