@@ -1,16 +1,25 @@
 """What machine this is: facts for a report, and a short stable name for its folder of results. No torch."""
 
-import os
 import platform
 import re
 import subprocess
 from pathlib import Path
 
-import psutil
 from msgspec import Struct
+
+from octavo.platform.limits import core_limit, memory_limits
 
 ISA_FLAGS = ("amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx2", "asimd")
 """Instruction sets that decide a CPU's speed at this work, best first."""
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """A GPU as its driver describes it. Memory in bytes."""
+
+    name: str
+    total_memory: int
+    free_memory: int
+    capability: tuple[int, int]
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -37,17 +46,14 @@ class Machine(Struct, frozen=True, kw_only=True):
 def machine() -> Machine:
     """Look at this machine."""
     flags = _cpu_flags()
-    limit = memory_limit()
-    total, available = psutil.virtual_memory().total, psutil.virtual_memory().available
-    if limit is not None and limit < total:
-        total, available = limit, min(available, max(0, limit - memory_in_use()))
+    available, total = memory_limits()
     return Machine(
         cpu=_cpu_name(),
-        cores=usable_cores(),
+        cores=core_limit(),
         isa=[flag for flag in ISA_FLAGS if flag in flags],
         memory=total,
         available=available,
-        gpus=_gpus(),
+        gpus=[gpu.name for gpu in gpus()],
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     )
 
@@ -58,28 +64,28 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-") or "unknown"
 
 
-def usable_cores() -> int:
-    """Cores that affinity and the container's quota leave to this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
+def gpus() -> list[Gpu]:
+    """NVIDIA GPUs as the driver lists them; none without a driver."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,memory.free,compute_cap", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = found.stdout.splitlines() if found.returncode == 0 else []
+    return [gpu for line in lines if (gpu := _gpu(line))]
 
 
-def memory_limit() -> int | None:
-    """Bytes that the container allows, None for no limit."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(path).strip()
-        if text.isdigit() and int(text) < 1 << 60:
-            return int(text)
-    return None
-
-
-def memory_in_use() -> int:
-    """Bytes that count against the container's limit now."""
-    text = _read("/sys/fs/cgroup/memory.current").strip()
-    return int(text) if text.isdigit() else 0
+def _gpu(line: str) -> Gpu | None:
+    match = re.fullmatch(r"(.+), (\d+), (\d+), (\d+)\.(\d+)", line.strip())
+    if match is None:
+        return None
+    name, total, free, major, minor = match.groups()
+    return Gpu(
+        name=name,
+        total_memory=int(total) << 20,
+        free_memory=int(free) << 20,
+        capability=(int(major), int(minor)),
+    )
 
 
 def _cpu_name() -> str:
@@ -90,16 +96,6 @@ def _cpu_name() -> str:
 def _cpu_flags() -> set[str]:
     match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return set(match[1].split()) if match else set()
-
-
-def _gpus() -> list[str]:
-    """Names of NVIDIA GPUs as the driver lists them; none without a driver."""
-    try:
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
 
 
 def _read(path: str) -> str:

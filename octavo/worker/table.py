@@ -121,9 +121,7 @@ class RequestTable:
             places.append(each.row * self.width + np.arange(tokens.size))
         return _concat(places), np.concatenate(values) if values else ints([])
 
-    def _block_writes(
-        self, added: Sequence[AddedRow], new: Sequence[NewBlocks]
-    ) -> tuple[npt.NDArray[np.int64], Ints]:
+    def _block_writes(self, added: Sequence[AddedRow], new: Sequence[NewBlocks]) -> tuple[npt.NDArray[np.int64], Ints]:
         """Flat places in `blocks`, and what goes there."""
         rows, places, values = self.max_rows + 1, [], []
         spans = [(each.row, [0] * self.num_groups, each.blocks) for each in added]
