@@ -5,7 +5,7 @@ DEMO_MODEL ?= qwen2.5-coder-0.5b
 PYTEST ?=
 
 python := $(VENV)/bin/python
-pip := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
+pip := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-input
 
 .PHONY: help demo test check format docs bench clean
 .DEFAULT_GOAL := help
@@ -54,6 +54,7 @@ $(VENV)/.demo: $(VENV)/.made requirements/demo.txt pyproject.toml
 $(VENV)/.test: $(VENV)/.demo requirements/test.txt
 	@echo "Installing what the tests need"
 	@$(pip) -r requirements/test.txt
+	@$(python) -c 'import triton' 2>/dev/null || $(pip) -r requirements/interpreter.txt
 	@touch $@
 
 $(VENV)/.check: $(VENV)/.test requirements/check.txt

@@ -27,7 +27,7 @@ LIBRARIES = (
 )
 OPTIONAL = ("triton", "transformers")
 TORCH_FROM, TORCH_BELOW = (2, 11), (2, 15)
-OTHER_VARIABLES = {"OCTAVO_DEBUG", "OCTAVO_CACHE"}
+OTHER_VARIABLES = {"OCTAVO_DEBUG"}
 
 
 class DoctorOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,7 +155,7 @@ def cache_section() -> Section:
         size = format_bytes(_size(folder)) if folder.is_dir() else "not there yet"
         section.facts[name] = f"{folder} ({size})"
         if not os.access(_existing(folder), os.W_OK):
-            section.warnings.append(f"{folder} cannot be written; set OCTAVO_CACHE or HF_HOME to a folder that can")
+            section.warnings.append(f"{folder} cannot be written; set XDG_CACHE_HOME or HF_HOME to a folder that can")
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         section.warnings.append("HF_HUB_OFFLINE is set: only models that are already here can be named by hub name")
     return section
