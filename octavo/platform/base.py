@@ -42,6 +42,7 @@ class Platform(Protocol):
 
     name: str
     device: "torch.device"
+    counts_memory: bool  # `peak` tells what a step took
 
     def facts(self) -> Facts:
         """Facts as they stand now; free memory moves."""

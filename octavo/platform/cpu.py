@@ -29,6 +29,7 @@ class CpuPlatform:
     """Platform over the host's own memory and cores. Copies are made at once and events have always happened."""
 
     name = "cpu"
+    counts_memory = False
 
     def __init__(self) -> None:
         import torch

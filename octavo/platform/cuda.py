@@ -14,13 +14,14 @@ def available() -> bool:
     """Whether torch was built for CUDA and finds a device. Imports torch; starts no CUDA context."""
     import torch
 
-    return torch.backends.cuda.is_built() and torch.cuda.device_count() > 0
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
 
 
 class CudaPlatform:
     """Platform over one CUDA device. All work is enqueued on the current stream, so later work sees earlier."""
 
     name = "cuda"
+    counts_memory = True
 
     def __init__(self, index: int = 0) -> None:
         import torch
@@ -32,7 +33,7 @@ class CudaPlatform:
         """Why it cannot be used; empty: it can."""
         import torch
 
-        if not torch.backends.cuda.is_built():
+        if torch.version.cuda is None:
             return "this torch was built without CUDA"
         return "" if torch.cuda.device_count() > 0 else "torch finds no CUDA device"
 
@@ -83,7 +84,7 @@ class CudaPlatform:
     def event(self) -> Event:
         import torch
 
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 

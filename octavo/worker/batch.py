@@ -27,6 +27,7 @@ class Batch:
 
     input_ids: Tensor  # [T]
     positions: Tensor  # [T]
+    prompt_lens: Tensor  # [T], prompt length of each token's request
     groups: list[AttentionMeta]  # one a KV group
     sample_index: Tensor  # [S], places in T of the hidden states to sample from
     sample_rows: Tensor  # [S], rows of the table
@@ -65,6 +66,7 @@ class BatchBuilder:
         groups = table.num_groups
         self._input_ids = buffer(max_tokens)
         self._positions = buffer(max_tokens)
+        self._prompt_lens = buffer(max_tokens)
         self._slots = buffer(groups, max_tokens)
         self._block_table = buffer(groups, max_rows, table.max_blocks, dtype=torch.int32)
         self._query_start = buffer(max_rows + 1, dtype=torch.int32)
@@ -85,14 +87,14 @@ class BatchBuilder:
         seq_lens = shape.starts + shape.counts
         sample_index = query_start[shape.sample + 1] - 1
         arrays = [token_rows, positions, shape.rows, query_start, seq_lens]
-        arrays += [sample_index, shape.rows[shape.sample], seq_lens[shape.sample]]
+        arrays += [sample_index, shape.rows[shape.sample], seq_lens[shape.sample], self._table.num_prompt[token_rows]]
         staged = self._stager.send([ints(array) for array in arrays])
-        max_seq_len = int(seq_lens.max(initial=1))
-        groups = self._fill(staged, max_seq_len, int(shape.counts.max(initial=1)))
+        groups = self._fill(staged, shape.counts.tolist(), seq_lens.tolist())
         total = int(query_start[-1])
         return Batch(
             input_ids=self._input_ids[:total],
             positions=self._positions[:total],
+            prompt_lens=self._prompt_lens[:total].copy_(staged[8]),
             groups=groups,
             sample_index=staged[5].long(),
             sample_rows=staged[6].long(),
@@ -104,8 +106,9 @@ class BatchBuilder:
             host_sample_positions=seq_lens[shape.sample],
         )
 
-    def _fill(self, staged: list[Tensor], max_seq_len: int, max_query_len: int) -> list[AttentionMeta]:
+    def _fill(self, staged: list[Tensor], query_lens: list[int], seq_lens_host: list[int]) -> list[AttentionMeta]:
         """Write the device buffers from the staged arrays; one AttentionMeta a KV group."""
+        max_seq_len = max(seq_lens_host, default=1)
         table, size = self._table, self._table.block_size
         token_rows, rows = staged[0].long(), staged[2].long()
         total, count = token_rows.numel(), rows.numel()
@@ -126,9 +129,11 @@ class BatchBuilder:
                 seq_lens=seq_lens,
                 positions=positions,
                 block_size=size,
-                max_query_len=max_query_len,
+                max_query_len=max(query_lens, default=1),
                 max_seq_len=max_seq_len,
                 num_rows=count,
+                query_lens=query_lens,
+                seq_lens_host=seq_lens_host,
             )
             for group in range(table.num_groups)
         ]
