@@ -47,6 +47,7 @@ class EventStream:
                 await self._send(message)
         except TimeoutError:
             self._connection["abort"]()
+            await asyncio.sleep(0)  # lets the server see the loss before it sees us leave
             raise ClientDisconnect from None
 
     async def finish(self, events: bytes = b"") -> None:
