@@ -22,7 +22,7 @@ from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.schema import Sampled
 from octavo.serve.openai.usage import Usage
 from octavo.serve.sse import EventStream
-from octavo.text.collect import Collector
+from octavo.text.collect import Collector, TextDelta
 
 log = logging.getLogger("octavo.serve")
 encode = msgspec.json.encode
@@ -61,6 +61,7 @@ class Dialect(Protocol):
     prefix: str  # of the answer's id
     whole_object: str
     chunk_object: str
+    hides_output: bool  # shows the prompt alone; the engine made a token because it cannot make none
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """A finished choice of a whole answer."""
@@ -141,6 +142,7 @@ class Answer:
 
     def _add(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
+            self._hide(piece)
             self._choices[piece.index].add(piece)
             self._usage.add(piece)
 
@@ -185,11 +187,17 @@ class Answer:
 
     def _advance(self, piece: Piece) -> Choice:
         """Keeps of a streamed choice only what later chunks need."""
+        self._hide(piece)
         choice = self._choices[piece.index]
         if piece.prompt_logprobs:
             choice.prompt_logprobs.extend(piece.prompt_logprobs)
         self._usage.add(piece)
         return choice
+
+    def _hide(self, piece: Piece) -> None:
+        if self._dialect.hides_output:
+            finish = None if piece.delta.finish_reason is None else "length"
+            piece.delta = TextDelta(text="", tokens=[], logprobs=None, finish_reason=finish)
 
 
 class _Chunks:
