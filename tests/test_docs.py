@@ -1,4 +1,4 @@
-"""The documentation says what is there: flags are real, fields are explained, made pages are fresh, links lead somewhere."""
+"""The documentation says what is there: flags are real, fields explained, made pages fresh, links lead somewhere."""
 
 import re
 import subprocess
