@@ -59,8 +59,7 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     specs = files.arch.kv_specs()
     block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
     asked = sizing.asked_bytes(engine.cache, resolved.device, block)
-    budget = int(engine.cache.gpu_memory_utilization * facts.total_memory)
-    left = min(budget, facts.free_memory) - weight_bytes - working if asked is None else asked
+    left = kv_bytes(facts, engine, resolved, specs, weight_bytes, working) if asked is None else asked
     sized, problem = None, None
     try:
         sized = sizing.size(
@@ -73,6 +72,31 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     except ConfigError as error:
         problem = str(error)
     return Plan(facts, resolved, parameters, files.weight_bytes, weight_bytes, working, left, sized, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Stands in for a platform once the weights are in place."""
+
+    free: int
+    total: int
+
+    def memory(self) -> tuple[int, int]:
+        return self.free, self.total
+
+
+def kv_bytes(facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, weights: int, working: int) -> int:
+    """What the worker would give the KV cache, by its own rules (worker/capacity.py)."""
+    from octavo.base.specs import group_layers
+    from octavo.engine.sizing import DTYPE_BYTES
+    from octavo.worker import capacity
+
+    free, total = facts.free_memory - weights, facts.total_memory
+    if resolved.device == "cpu":
+        host: Any = _Memory(max(0, free), total)
+        return int(capacity.on_host(host, resolved, group_layers(specs), DTYPE_BYTES[resolved.dtype]))
+    reserve = max(capacity.RESERVE_LEAST, int(total * capacity.RESERVE_SHARE))
+    return min(int(engine.cache.gpu_memory_utilization * total) - (total - free), free - reserve) - working
 
 
 def working_bytes(arch: Any, resolved: Resolved) -> int:
