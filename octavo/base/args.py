@@ -148,21 +148,29 @@ def parse(
     return _build(roots, options, values)
 
 
-def to_argv(config: Struct) -> list[str]:
-    """The flags that give `config` again: every field that differs from its default."""
-    argv = []
+def changed(config: Struct) -> dict[str, Any]:
+    """Every field of the tree that differs from its default, by its own name."""
+    fields = {}
     for option in options_of([type(config)]):
         value: Any = config
         for name in option.path:
             value = getattr(value, name)
-        if value == option.default:
-            continue
-        if option.kind is bool:
-            argv.append(option.flag if value else "--no-" + option.flag[2:])
-        elif option.is_list:
-            argv += [f"{option.flag}={item}" for item in value]
+        if value != option.default:
+            fields[option.name] = value
+    return fields
+
+
+def to_argv(config: Struct) -> list[str]:
+    """The flags that give `config` again."""
+    argv = []
+    for name, value in changed(config).items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            argv.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list):
+            argv += [f"--{flag}={item}" for item in value]
         else:
-            argv.append(f"{option.flag}={'none' if value is None else value}")
+            argv.append(f"--{flag}={'none' if value is None else value}")
     return argv
 
 
@@ -263,17 +271,21 @@ def _walk(root: int, struct: type[Struct], path: tuple[str, ...]) -> Iterable[Op
         optional, inner = _without_none(annotation)
         annotation, meta = _unwrap(inner, meta)
         is_list = get_origin(annotation) is list
-        kind = get_args(annotation)[0] if is_list else annotation
+        kind, meta = _unwrap(get_args(annotation)[0], meta) if is_list else (annotation, meta)
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
         section = path[-1] if path else struct.__name__.removesuffix("Options").removesuffix("Config").lower()
         yield Option(root, here, section, kind, is_list, optional, meta, default)
 
 
-def _unwrap(annotation: Any, meta: Meta | None = None) -> tuple[Any, Meta]:
-    """``Annotated[T, meta]`` as its parts; without one, `meta` as given or an empty one."""
-    if get_origin(annotation) is Annotated:
-        annotation, meta = get_args(annotation)
-    return annotation, meta or Meta()
+def _unwrap(annotation: Any, outer: Meta | None = None) -> tuple[Any, Meta]:
+    """``Annotated[T, meta]`` as its parts; a description of `outer` stands where `meta` has none."""
+    outer = outer or Meta()
+    if get_origin(annotation) is not Annotated:
+        return annotation, outer
+    inner, meta = get_args(annotation)
+    if meta.description is None:
+        meta = Meta(ge=meta.ge, gt=meta.gt, le=meta.le, description=outer.description)  # type: ignore[call-overload]
+    return inner, meta
 
 
 def _without_none(annotation: Any) -> tuple[bool, Any]:

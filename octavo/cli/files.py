@@ -5,9 +5,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``$OCTAVO_CACHE``, else ``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``. May not exist yet."""
-    own = os.environ.get("OCTAVO_CACHE")
-    if own:
-        return Path(own).expanduser()
+    """``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``. May not exist yet. Demo models lie in `models` below."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "octavo"
