@@ -2,19 +2,16 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.base.params import SamplingParams
 from octavo.base.wire import EngineRequest
 from octavo.serve.calls import Backend, Call
 from octavo.serve.decode import Schema
 from octavo.serve.openai.fields import ignored_header, sort_unknown
-from octavo.serve.openai.messages import template_messages
-from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Sampled
-from octavo.serve.openai.tools import check_tools
+from octavo.serve.openai.schema import Sampled
 from octavo.text.collect import Collector
 
 MAX_CHOICES = 1024

@@ -64,7 +64,7 @@ def test_an_early_end_frees_the_request():
 def test_an_interrupt_leaves_nothing_behind(trouble):
     client, batch = runner(depth=2)
 
-    def take(output):
+    def take(_):
         raise trouble
 
     with pytest.raises(trouble):
