@@ -67,7 +67,6 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": self._write_paused}}
         self._in_head = True
-        self._head_bytes = 0
         self._arm()
 
     def on_url(self, url: bytes) -> None:
@@ -83,6 +82,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._disarm()
         self._in_head = False
+        self._head_bytes = 0
         if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             self._raise(_TOO_BIG_HEAD)
         super().on_headers_complete()

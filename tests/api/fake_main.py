@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-from live import backend, config
+from api_live import backend, config
 from msgspec.structs import replace
 
 from octavo.base.config import OctavoConfig

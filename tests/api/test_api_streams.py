@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from live import Answer, Live
+from api_live import Answer, Live
 
 
 def fold(answer: Answer) -> dict[int, dict[str, Any]]:
