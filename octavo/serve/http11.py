@@ -23,7 +23,7 @@ CONNECTION = "octavo.connection"  # key in scope["extensions"]: `abort()` withou
 class _Refused(UserError):
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message, code=code)
-        self.status = status  # type: ignore[misc]
+        self.status = status
 
 
 _TOO_LONG_URL = (414, "The URL is too long.", "uri_too_long")

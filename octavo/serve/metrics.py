@@ -44,7 +44,11 @@ class Metrics:
             registry=self.registry,
         )
         self._http_time = Histogram(
-            "octavo:http_request_duration_seconds", "Until the last byte.", ["route"], buckets=_E2E, registry=self.registry
+            "octavo:http_request_duration_seconds",
+            "Until the last byte.",
+            ["route"],
+            buckets=_E2E,
+            registry=self.registry,
         )
 
     def finished(self, reason: str) -> None:

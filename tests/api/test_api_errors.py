@@ -176,7 +176,10 @@ def test_too_many_choices_before_any_work(live: Live) -> None:
         ([{"role": "", "content": "a"}], "messages[0].role"),
         ([{"role": "x" * 65, "content": "a"}], "messages[0].role"),
         ([{"role": "user", "content": [{"text": "a"}]}], "messages[0].content[0].type"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}], "messages"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}],
+            "messages",
+        ),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages"),
         ([{"role": "user", "content": "a"}] * 2049, "messages"),
         ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}], "messages"),

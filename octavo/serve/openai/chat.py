@@ -38,7 +38,9 @@ def _check(body: ChatRequest) -> None:
     """What the fields must be to each other."""
     choice = body.tool_choice
     if choice not in (None, "none", "auto"):
-        raise UserError("tool_choice may be none or auto on this server.", param="tool_choice", code="unsupported_value")
+        raise UserError(
+            "tool_choice may be none or auto on this server.", param="tool_choice", code="unsupported_value"
+        )
     top = body.top_logprobs
     if top is not None:
         if not 0 <= top <= MAX_LOGPROBS:

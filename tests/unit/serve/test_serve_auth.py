@@ -63,7 +63,9 @@ def test_tenants_differ_by_key_and_do_not_show_it() -> None:
     assert "alpha" not in one
 
 
-@pytest.mark.parametrize("host", [b"localhost:8000", b"127.0.0.1", b"[::1]:8000", b"[::1]", b"LOCALHOST", b"a.localhost"])
+@pytest.mark.parametrize(
+    "host", [b"localhost:8000", b"127.0.0.1", b"[::1]:8000", b"[::1]", b"LOCALHOST", b"a.localhost"]
+)
 def test_loopback_names_pass(host: bytes) -> None:
     Guard([], "127.0.0.1").check(Scope.USE, request((b"host", host), host=False))
 
