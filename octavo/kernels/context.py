@@ -21,6 +21,8 @@ class AttentionMeta:
     max_query_len: int  # host numbers: upper bounds, so that no kernel launch waits for the device
     max_seq_len: int
     num_rows: int
+    query_lens: list[int]  # the same lengths as host numbers, one a row; they let plain code loop without a wait
+    seq_lens_host: list[int]
     scratch: dict[str, object] = field(default_factory=dict)  # a backend's per-step plan
 
 
@@ -29,6 +31,9 @@ class ForwardContext:
     groups: list[AttentionMeta]  # one a KV group
     layer_group: list[int]  # layer -> index into groups
     kv: list[torch.Tensor]  # layer -> [N, 2, H_kv, B, D], a strided view into the pool
+    prompt_lens: torch.Tensor | None = (
+        None  # [T] int64, prompt length of each token's request; see Architecture.rope_switch
+    )
 
     def attention(self, layer: int) -> tuple[AttentionMeta, torch.Tensor]:
         return self.groups[self.layer_group[layer]], self.kv[layer]

@@ -41,6 +41,7 @@ class QkvPrologue(Protocol):
         k_norm: Tensor | None,
         eps: float,
         cos_sin: Tensor | None,
+        rope_index: Tensor | None,
         kv: Tensor,
         meta: AttentionMeta,
         num_heads: int,
@@ -49,8 +50,9 @@ class QkvPrologue(Protocol):
     ) -> Tensor:
         """Per-head QK norm, rotation, and the write of K and V into the cache; gives q back.
 
-        qkv ``[T, (H + 2 H_kv) D]``; norms ``[D]`` or None; cos_sin ``[max_position, rotary_dim]`` fp32, cosines
+        qkv ``[T, (H + 2 H_kv) D]``; norms ``[D]`` or None; cos_sin ``[rows, rotary_dim]`` fp32, cosines
         then sines of half the rotary dims each (neox pairing: i with i + rotary_dim / 2), or None for no rotation;
+        rope_index ``[T]`` int64, the row of cos_sin for each token (its position, for most models);
         kv ``[N, 2, H_kv, B, D]``. Returns q ``[T, H, D]``.
         """
         ...

@@ -83,6 +83,29 @@ class Architecture(Struct, frozen=True, kw_only=True):
             for layer in self.layers
         ]
 
+    @property
+    def rope_switch(self) -> int | None:
+        """Prompt length above which the rotation depends on it (dynamic, longrope); None: it never does.
+
+        Such a model needs ``ForwardContext.prompt_lens``, and blocks are shared only among equal `rope_salt`s.
+        """
+        lengths = [rope.original_max_position for rope in self.ropes() if rope.kind in ("dynamic", "longrope")]
+        return min(lengths) if lengths else None
+
+    def rope_salt(self, num_prompt: int) -> str:
+        """What to add to the prefix-cache salt of a request with this many prompt tokens; mostly nothing."""
+        salts = []
+        for rope in self.ropes():
+            if num_prompt > rope.original_max_position and rope.kind == "longrope":
+                salts.append("longrope")
+            elif num_prompt > rope.original_max_position and rope.kind == "dynamic":
+                salts.append(f"dynamic{num_prompt}")
+        return "+".join(salts)
+
+    def ropes(self) -> list[Rope]:
+        """The different rotations among the layers, in order of first use."""
+        return list(dict.fromkeys(layer.attention.rope for layer in self.layers if layer.attention.rope))
+
     def num_parameters(self) -> int:
         """Weights that a decode step reads or looks up; a tied table counts once."""
         hidden = self.hidden_size

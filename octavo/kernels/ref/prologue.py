@@ -1,0 +1,43 @@
+"""What happens between the QKV product and attention: QK norm, rotation, the write into the cache."""
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.context import AttentionMeta
+from octavo.kernels.ref.norm import rms_norm
+from octavo.kernels.ref.rope import rotate
+
+
+def qkv_prologue(
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    cos_sin: Tensor | None,
+    rope_index: Tensor | None,
+    kv: Tensor,
+    meta: AttentionMeta,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+) -> Tensor:
+    """See kernels/ops.QkvPrologue: gives q ``[T, H, D]``, leaves K and V in the cache."""
+    heads = qkv.view(-1, num_heads + 2 * num_kv_heads, head_dim)
+    turning = heads[:, : num_heads + num_kv_heads]  # q and k
+    value = heads[:, num_heads + num_kv_heads :]
+    if q_norm is not None and k_norm is not None:
+        query = rms_norm(turning[:, :num_heads], q_norm, eps)
+        turning = torch.cat((query, rms_norm(turning[:, num_heads:], k_norm, eps)), dim=1)
+    if cos_sin is not None and rope_index is not None:
+        turning = rotate(turning, cos_sin.index_select(0, rope_index))
+    write_kv(kv, turning[:, num_heads:], value, meta)
+    return turning[:, :num_heads]
+
+
+def write_kv(kv: Tensor, key: Tensor, value: Tensor, meta: AttentionMeta) -> None:
+    """Put ``[T, H_kv, D]`` keys and values at the step's slots of ``[N, 2, H_kv, B, D]``."""
+    block = meta.slots // meta.block_size
+    offset = meta.slots % meta.block_size
+    by_slot = kv.transpose(2, 3)  # [N, 2, B, H_kv, D]
+    by_slot[:, 0].index_put_((block, offset), key.to(kv.dtype))
+    by_slot[:, 1].index_put_((block, offset), value.to(kv.dtype))

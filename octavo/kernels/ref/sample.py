@@ -1,0 +1,49 @@
+"""Counter-based randomness and the draw of a token, in plain torch.
+
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014),
+used by position: its state moves by a constant, so the n-th output is one mix away. Seed and stream are mixed into
+the starting state. Whole numbers only, wrapping at 64 bits, so that every device gives the same numbers.
+"""
+
+import torch
+from torch import Tensor
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _MIX_1
+    x = (x ^ _shift_right(x, 27)) * _MIX_2
+    return x ^ _shift_right(x, 31)
+
+
+def uniform(seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
+    """Numbers in [0, 1) of 53 bits: ``[R] int64, [R] int64 -> [R] fp64``; same key, same number."""
+    start = _mix(seeds + _signed(_GOLDEN * (stream + 1) % (1 << 64)))
+    bits = _mix(start + (positions + 1) * _signed(_GOLDEN))
+    return _shift_right(bits, 11).double() * 2.0**-53
+
+
+def sample(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse-CDF draw: ``[R, V] fp32, [R] fp64 -> [R] int64``. A row's sum need not be one, only above zero.
+
+    A parallel prefix sum may rise by a rounding error over a token of probability zero; such a draw becomes the
+    likeliest token instead.
+    """
+    cdf = probs.cumsum(-1, dtype=torch.float64)
+    target = (uniform * cdf[:, -1]).unsqueeze(1)
+    token = torch.searchsorted(cdf, target, right=True).clamp_(max=probs.shape[1] - 1)
+    likeliest = probs.argmax(-1, keepdim=True)
+    return torch.where(probs.gather(1, token) > 0, token, likeliest).squeeze(1)

@@ -1,0 +1,104 @@
+"""Decoder layers. A block takes and gives the pair (x, residual), whose sum is the hidden state, so that each
+norm is fused with the addition before it. A residual of None counts as zero."""
+
+from abc import abstractmethod
+
+from torch import Tensor, nn
+
+from octavo.kernels.context import ForwardContext
+from octavo.models.arch import Architecture
+from octavo.nn.attention import Attention, Heads
+from octavo.nn.kit import Kit
+from octavo.nn.mlp import GatedMlp
+from octavo.nn.norm import RmsNorm
+
+Angles = tuple[Tensor | None, Tensor | None]  # cos_sin, rope_index
+
+
+class Block(nn.Module):
+    """One layer: attention and a feed-forward half. Subclasses place the norms; `norm_names` lists them with the
+    names that checkpoints use."""
+
+    norm_names: tuple[str, ...]
+
+    def __init__(self, arch: Architecture, index: int, kit: Kit) -> None:
+        super().__init__()
+        layer = arch.layers[index]
+        attention = layer.attention
+        heads = Heads(
+            num_heads=attention.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            scale=attention.scale,
+            window=attention.window,
+            softcap=attention.softcap,
+            qk_norm=attention.qk_norm,
+            norm_eps=arch.norm_eps,
+            norm_offset=arch.norm_offset,
+        )
+        self.residual_multiplier = layer.residual_multiplier
+        self.attention = Attention(index, arch.hidden_size, heads, attention.qkv_bias, attention.o_bias, kit)
+        mlp = layer.mlp
+        self.mlp = GatedMlp(arch.hidden_size, mlp.intermediate_size, mlp.activation, mlp.bias, kit)
+        self.norms = nn.ModuleDict(
+            {name: RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit) for name in self.norm_names}
+        )
+
+    @abstractmethod
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
+        """``[T, E], [T, E] or None -> [T, E], [T, E]``."""
+
+    def norm(self, name: str) -> RmsNorm:
+        norm = self.norms[name]
+        assert isinstance(norm, RmsNorm)
+        return norm
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """A half's output as the residual stream takes it (Granite)."""
+        return x if self.residual_multiplier == 1.0 else x * self.residual_multiplier
+
+
+class PreNormBlock(Block):
+    """A norm before each half: nearly everybody."""
+
+    norm_names = ("input_layernorm", "post_attention_layernorm")
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
+        x, residual = self.norm("input_layernorm").add(x, residual)
+        x = self.scaled(self.attention(x, *angles, ctx))
+        x, residual = self.norm("post_attention_layernorm").add(x, residual)
+        return self.scaled(self.mlp(x)), residual
+
+
+class SandwichBlock(Block):
+    """A norm before and after each half: Gemma 2 and 3."""
+
+    norm_names = (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    )
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
+        x, residual = self.norm("input_layernorm").add(x, residual)
+        x = self.norm("post_attention_layernorm")(self.attention(x, *angles, ctx))
+        x, residual = self.norm("pre_feedforward_layernorm").add(self.scaled(x), residual)
+        x = self.norm("post_feedforward_layernorm")(self.mlp(x))
+        return self.scaled(x), residual
+
+
+class PostNormBlock(Block):
+    """A norm after each half only: OLMo 2 and 3."""
+
+    norm_names = ("post_attention_layernorm", "post_feedforward_layernorm")
+
+    def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
+        residual = x if residual is None else x + residual
+        x = self.norm("post_attention_layernorm")(self.attention(residual, *angles, ctx))
+        residual = residual + self.scaled(x)
+        x = self.norm("post_feedforward_layernorm")(self.mlp(residual))
+        return self.scaled(x), residual
+
+
+BLOCKS: dict[str, type[Block]] = {"pre": PreNormBlock, "sandwich": SandwichBlock, "post": PostNormBlock}

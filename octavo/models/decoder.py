@@ -1,0 +1,82 @@
+"""The decoder that any Architecture describes."""
+
+import torch
+from torch import Tensor, nn
+
+from octavo.kernels.context import ForwardContext
+from octavo.kernels.ops import Ops
+from octavo.models.arch import Architecture
+from octavo.models.blocks import BLOCKS, Angles, Block
+from octavo.models.rotary import Rotary
+from octavo.models.weight_map import Target, canonical, head_targets, ignorable, layer_targets
+from octavo.nn.embed import Embedding, Head
+from octavo.nn.kit import Kit
+from octavo.nn.linear import Linear
+from octavo.nn.norm import RmsNorm
+from octavo.nn.quant.base import QuantMethod
+from octavo.nn.quant.plain import Plain
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, norm and head. Weights are unset until `weights.load.load_weights` has filled `targets`."""
+
+    def __init__(self, arch: Architecture, kit: Kit, max_position: int) -> None:
+        super().__init__()
+        self.arch = arch
+        self.embedding = Embedding(arch.vocab_size, arch.hidden_size, arch.embedding_multiplier, kit)
+        self.blocks: list[Block] = [BLOCKS[layer.norms](arch, index, kit) for index, layer in enumerate(arch.layers)]
+        self.layers = nn.ModuleList(self.blocks)
+        self.norm = RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit)
+        linear = None if arch.tie_embeddings else Linear(arch.hidden_size, (arch.vocab_size,), False, kit)
+        self.head = Head(self.embedding, linear, arch.logits_divisor, arch.logits_softcap, kit)
+        ropes = arch.ropes()
+        self.rotaries = [Rotary(rope, max_position, kit.device) for rope in ropes]
+        self.layer_rope = [
+            None if layer.attention.rope is None else ropes.index(layer.attention.rope) for layer in arch.layers
+        ]
+
+    def forward(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
+        """Hidden states after the last norm: ``[T] int64, [T] int64 -> [T, E]``. Writes this step's K and V."""
+        angles: list[Angles] = [rotary.at(positions, ctx.prompt_lens) for rotary in self.rotaries]
+        x: Tensor = self.embedding(input_ids)
+        residual: Tensor | None = None
+        for block, rope in zip(self.blocks, self.layer_rope):
+            x, residual = block(x, residual, (None, None) if rope is None else angles[rope], ctx)
+        return self.norm.add(x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[N, E] -> [N, V]`` fp32, for the rows that need them."""
+        logits: Tensor = self.head(hidden)
+        return logits
+
+    def targets(self) -> dict[str, Target]:
+        """Where each tensor of a checkpoint goes, by its Hugging Face name."""
+        targets = head_targets(self.embedding, self.norm, self.head)
+        for index, block in enumerate(self.blocks):
+            targets |= layer_targets(index, block)
+        return targets
+
+    def canonical(self, name: str) -> str:
+        """The name under which `targets` knows a checkpoint's tensor."""
+        return canonical(name)
+
+    def ignorable(self, name: str) -> bool:
+        """Whether a tensor without a target may be passed over."""
+        return ignorable(name)
+
+
+def build(
+    arch: Architecture,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    max_position: int | None = None,
+    method: QuantMethod | None = None,
+) -> Decoder:
+    """A decoder with unset weights.
+
+    `max_position` bounds the rotation tables (the longest sequence the engine admits); unset, the model's own.
+    """
+    kit = Kit(ops, method or Plain(), dtype, device)
+    return Decoder(arch, kit, min(max_position or arch.max_position, arch.max_position)).eval()

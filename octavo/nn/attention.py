@@ -1,0 +1,79 @@
+"""The attention half of a layer, over the paged cache."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from octavo.kernels.context import ForwardContext
+from octavo.nn.kit import Kit
+from octavo.nn.linear import Linear
+from octavo.nn.norm import RmsNorm
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Shape and arithmetic of one layer's heads."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None
+    qk_norm: Literal["none", "head", "full"]
+    norm_eps: float
+    norm_offset: float
+
+
+class Attention(nn.Module):
+    """``[T, E] -> [T, E]``; q, k and v are one product."""
+
+    def __init__(self, layer: int, hidden_size: int, heads: Heads, qkv_bias: bool, o_bias: bool, kit: Kit) -> None:
+        super().__init__()
+        self.layer = layer
+        self.heads = heads
+        self.ops = kit.ops
+        self.q_size = heads.num_heads * heads.head_dim
+        self.kv_size = heads.num_kv_heads * heads.head_dim
+        self.qkv = Linear(hidden_size, (self.q_size, self.kv_size, self.kv_size), qkv_bias, kit)
+        self.o = Linear(self.q_size, (hidden_size,), o_bias, kit)
+        self.q_norm: RmsNorm | None = None
+        self.k_norm: RmsNorm | None = None
+        if heads.qk_norm != "none":
+            whole = heads.qk_norm == "full"
+            q_size, k_size = (self.q_size, self.kv_size) if whole else (heads.head_dim, heads.head_dim)
+            self.q_norm = RmsNorm(q_size, heads.norm_eps, heads.norm_offset, kit)
+            self.k_norm = RmsNorm(k_size, heads.norm_eps, heads.norm_offset, kit)
+
+    def forward(self, x: Tensor, cos_sin: Tensor | None, rope_index: Tensor | None, ctx: ForwardContext) -> Tensor:
+        heads = self.heads
+        meta, kv = ctx.attention(self.layer)
+        qkv = self.qkv(x)
+        per_head: tuple[Tensor | None, Tensor | None] = (None, None)
+        if self.q_norm is not None and self.k_norm is not None:
+            if heads.qk_norm == "full":
+                qkv = self._norm_whole(qkv, self.q_norm, self.k_norm)
+            else:
+                per_head = (self.q_norm.weight, self.k_norm.weight)
+        q = self.ops.qkv_prologue(
+            qkv,
+            *per_head,
+            heads.norm_eps,
+            cos_sin,
+            rope_index,
+            kv,
+            meta,
+            heads.num_heads,
+            heads.num_kv_heads,
+            heads.head_dim,
+        )
+        out = self.ops.paged_attention(q, kv, meta, heads.scale, heads.window, heads.softcap)
+        result: Tensor = self.o(out.view(-1, self.q_size))
+        return result
+
+    def _norm_whole(self, qkv: Tensor, q_norm: RmsNorm, k_norm: RmsNorm) -> Tensor:
+        """Norm over all heads together (OLMo 2)."""
+        q, k = qkv[:, : self.q_size], qkv[:, self.q_size : self.q_size + self.kv_size]
+        return torch.cat((q_norm(q), k_norm(k), qkv[:, self.q_size + self.kv_size :]), dim=-1)

@@ -1,0 +1,52 @@
+"""The two ends of a decoder: token embedding and the head that turns hidden states into logits."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from octavo.nn.kit import Kit
+from octavo.nn.linear import Linear
+from octavo.nn.quant.base import Entry
+
+
+class Embedding(nn.Module):
+    """``[T] int64 -> [T, E]``, times `multiplier`, which is rounded to the model's type first (as Gemma's was)."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, multiplier: float, kit: Kit) -> None:
+        super().__init__()
+        self.multiplier = float(torch.tensor(multiplier, dtype=kit.dtype))
+        weight = torch.empty(vocab_size, hidden_size, dtype=kit.dtype, device=kit.device)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = F.embedding(input_ids, self.weight)
+        return x if self.multiplier == 1.0 else x * self.multiplier
+
+    def load_weight(self, entry: Entry) -> None:
+        self.weight.copy_(entry.load(self.weight.dtype))
+
+
+class Head(nn.Module):
+    """``[N, E] -> [N, V]`` fp32. `linear` is None when the embedding's matrix serves here too."""
+
+    def __init__(
+        self, embedding: Embedding, linear: Linear | None, divisor: float, softcap: float | None, kit: Kit
+    ) -> None:
+        super().__init__()
+        self.linear = linear
+        self.embedding = embedding if linear is None else None
+        self.divisor = divisor
+        self.softcap = softcap
+        self.ops = kit.ops
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.linear is not None:
+            logits: Tensor = self.linear(hidden).float()
+        else:
+            assert self.embedding is not None
+            logits = self.ops.linear(hidden, self.embedding.weight, None).float()
+        if self.divisor != 1.0:
+            logits = logits / self.divisor
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits

@@ -1,0 +1,48 @@
+"""Linear layers whose outputs may be several of the checkpoint's matrices, stacked."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from octavo.nn.kit import Kit
+from octavo.nn.quant.base import Entry
+
+
+class Linear(nn.Module):
+    """``[T, in_features] -> [T, sum(shards)]``; `shards` are the heights of the stacked matrices."""
+
+    def __init__(
+        self,
+        in_features: int,
+        shards: Sequence[int],
+        bias: bool,
+        kit: Kit,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.shards = tuple(shards)
+        self.ops = kit.ops
+        self.method = kit.method
+        self.method.create(self, in_features, sum(shards), kit.dtype, kit.device)
+        self.bias: nn.Parameter | None = None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(sum(shards), dtype=kit.dtype, device=kit.device), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.method.apply(self.ops, self, x, self.bias)
+
+    def rows(self, shard: int | None) -> slice:
+        """Rows of the weight that a shard takes; None: all."""
+        if shard is None:
+            return slice(0, sum(self.shards))
+        ends = list(accumulate(self.shards))
+        return slice(ends[shard] - self.shards[shard], ends[shard])
+
+    def load_weight(self, shard: int | None, entry: Entry) -> None:
+        self.method.load(self, self.rows(shard), entry)
+
+    def load_bias(self, shard: int | None, entry: Entry) -> None:
+        assert self.bias is not None
+        self.bias[self.rows(shard)].copy_(entry.load(self.bias.dtype))

@@ -1,0 +1,21 @@
+"""The feed-forward half of a layer, gated (Shazeer 2020)."""
+
+from torch import Tensor, nn
+
+from octavo.nn.kit import Kit
+from octavo.nn.linear import Linear
+
+
+class GatedMlp(nn.Module):
+    """``down(act(gate(x)) * up(x))``: ``[T, E] -> [T, E]``; gate and up are one product."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str, bias: bool, kit: Kit) -> None:
+        super().__init__()
+        self.activation = activation
+        self.ops = kit.ops
+        self.gate_up = Linear(hidden_size, (intermediate_size, intermediate_size), bias, kit)
+        self.down = Linear(intermediate_size, (hidden_size,), bias, kit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(self.ops.act_mul(self.gate_up(x), self.activation))
+        return out

@@ -1,0 +1,31 @@
+"""RMS norm layer."""
+
+import torch
+from torch import Tensor, nn
+
+from octavo.nn.kit import Kit
+from octavo.nn.quant.base import Entry
+
+
+class RmsNorm(nn.Module):
+    """Norm over `size` elements. The weight is kept in fp32 and with the offset (Gemma's one) already added:
+    in bf16 the sum would lose most of a small weight's bits."""
+
+    def __init__(self, size: int, eps: float, offset: float, kit: Kit) -> None:
+        super().__init__()
+        self.ops = kit.ops
+        self.eps = eps
+        self.offset = offset
+        self.weight = nn.Parameter(torch.empty(size, dtype=torch.float32, device=kit.device), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.ops.rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Norm of ``residual + x`` and that sum; without a residual, x is the sum."""
+        if residual is None:
+            return self.ops.rms_norm(x, self.weight, self.eps), x
+        return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+    def load_weight(self, entry: Entry) -> None:
+        self.weight.copy_(entry.load(torch.float32)).add_(self.offset)

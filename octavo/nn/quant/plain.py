@@ -1,0 +1,24 @@
+"""Weights as the checkpoint has them, in the model's type."""
+
+import torch
+from torch import Tensor, nn
+
+from octavo.kernels.ops import Ops
+from octavo.nn.quant.base import Entry
+
+
+class Plain:
+    """A dense weight ``[out_features, in_features]``."""
+
+    def create(
+        self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
+        layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+
+    def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
+        weight = layer.get_parameter("weight")
+        weight[rows].copy_(entry.load(weight.dtype))
+
+    def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        return ops.linear(x, layer.get_parameter("weight"), bias)
