@@ -68,6 +68,8 @@ def read_safetensors(path: Path) -> dict[str, SafeTensor]:
 
 
 def _decode(path: Path, header: bytes) -> dict[str, _Info]:
+    if header.count(b":") > 8 * MAX_TENSORS:  # a tensor has four; more would only cost memory to decode
+        raise ModelFileError(str(path), f"has a header with more fields than {MAX_TENSORS} tensors need")
     try:
         entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         entries.pop("__metadata__", None)
