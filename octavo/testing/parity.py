@@ -55,10 +55,11 @@ class PagedModel:
         padding: int = 2,
         ops: Ops | None = None,
         device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.device = torch.device(device)
         self.arch = read_architecture(tiny.config)
-        self.decoder: Decoder = build(self.arch, ops or select(self.device), torch.float32, self.device)
+        self.decoder: Decoder = build(self.arch, ops or select(self.device), dtype, self.device)
         load_weights(self.decoder, tiny.checkpoint)
         self.block_size = block_size
         self.padding = padding
@@ -66,7 +67,7 @@ class PagedModel:
         spec = self.groups[0].spec
         slots = max(len(group.layers) for group in self.groups)
         shape = (num_blocks, slots, 2, spec.num_kv_heads, block_size, spec.head_dim)
-        self.pool = torch.full(shape, float("nan"), device=self.device)
+        self.pool = torch.full(shape, float("nan"), dtype=dtype, device=self.device)
         self.free = list(range(1, num_blocks))
         random.Random(0).shuffle(self.free)
         self.owners: Counter[int] = Counter()
@@ -109,7 +110,7 @@ class PagedModel:
         for chunk in chunks:
             chunk.sequence.computed += chunk.count
             self._free_behind_window(chunk.sequence)
-        return list(logits.split([chunk.count for chunk in chunks]))
+        return list(torch.split(logits, [chunk.count for chunk in chunks]))
 
     def prefill(self, sequence: Sequence, chunk: int | None = None) -> Tensor:
         """Compute all that is known, in chunks; log-probabilities ``[tokens, V]`` of what was computed."""
@@ -192,7 +193,8 @@ def reference_logprobs(tiny: TinyModel, tokens: list[int]) -> Tensor:
     _forget_lengths(tiny)
     with torch.no_grad():
         logits = tiny.reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
-    return logits.float().log_softmax(-1)
+    logprobs: Tensor = logits.float().log_softmax(-1)
+    return logprobs
 
 
 def reference_generate(tiny: TinyModel, prompt: list[int], count: int) -> tuple[list[int], Tensor]:

@@ -6,7 +6,7 @@ that a whole test takes milliseconds. Weights are drawn wide enough that the lay
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class TinyModel:
         return folder
 
 
-@lru_cache(maxsize=None)
+@cache
 def tiny(name: str, seed: int = 0) -> TinyModel:
     """The model of a case. The same name and seed give the same weights."""
     import transformers

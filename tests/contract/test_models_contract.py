@@ -47,17 +47,19 @@ HOSTILE = [-1, 0, 1.5, "x", True, [], {}, [1, "a"], 2**70, float("nan"), float("
 
 @names
 def test_a_hostile_value_is_refused_or_harmless(name):
-    """Whatever stands under whatever key: an Architecture or a ConfigError of one line, quickly, never anything else."""
+    """Whatever stands under whatever key: an Architecture or a ConfigError of one line, never anything else."""
     config = tiny(case_of(name)).config
     for key in [*config, "rope_scaling", "rope_parameters", "layer_types", "text_config", "sliding_window"]:
         for value in HOSTILE:
-            try:
-                arch = read_architecture({**config, key: value})
-            except ConfigError as error:
-                assert "\n" not in str(error)
-                assert len(str(error)) < 1000
-            else:
-                assert isinstance(arch, Architecture)
+            outcome = outcome_of({**config, key: value})
+            assert isinstance(outcome, Architecture) or ("\n" not in outcome and len(outcome) < 1000)
+
+
+def outcome_of(config):
+    try:
+        return read_architecture(config)
+    except ConfigError as error:
+        return str(error)
 
 
 # Published Gemma 3 files leave sizes out; there every one has a default.

@@ -1,76 +1,17 @@
 """The reference paged attention against a dense softmax written as loops, over a grid of shapes."""
 
-import itertools
-import math
-import random
-
 import pytest
 import torch
 
-from octavo.kernels.context import AttentionMeta
 from octavo.kernels.ref import attention
 from octavo.kernels.ref.attention import paged_attention
+from octavo.testing.dense_attention import make_step, naive
 
 ROWS = {
     "decode": [(1, 0), (1, 6), (1, 7), (1, 22), (1, 40)],
     "prefill": [(9, 0), (20, 13), (2, 1)],
     "mixed": [(1, 11), (8, 0), (1, 0), (5, 30), (1, 33), (3, 2)],
 }
-
-
-def make_step(rows, block_size, num_kv_heads, head_dim, dtype=torch.float32, seed=0):
-    """A cache full of NaN, except for the slots that the rows have written; contents by row, position."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = [count + past for count, past in rows]
-    width = max(-(-length // block_size) for length in lengths) + 1
-    num_blocks = sum(-(-length // block_size) for length in lengths) + 3
-    pool = torch.full((num_blocks, 3, 2, num_kv_heads, block_size, head_dim), float("nan"), dtype=dtype)
-    kv = pool[:, 1]
-    free = list(range(1, num_blocks))
-    random.Random(seed).shuffle(free)
-    table = torch.zeros(len(rows), width, dtype=torch.int32)
-    written = []
-    for row, length in enumerate(lengths):
-        content = torch.randn(length, 2, num_kv_heads, head_dim, generator=generator).to(dtype)
-        for block in range(-(-length // block_size)):
-            table[row, block] = free.pop()
-        for position in range(length):
-            kv[table[row, position // block_size], :, :, position % block_size] = content[position]
-        written.append(content)
-    counts = [count for count, _ in rows]
-    meta = AttentionMeta(
-        block_table=table,
-        slots=torch.zeros(sum(counts), dtype=torch.int64),
-        query_start=torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32),
-        seq_lens=torch.tensor(lengths, dtype=torch.int32),
-        positions=torch.tensor([past + j for count, past in rows for j in range(count)]),
-        block_size=block_size,
-        max_query_len=max(counts),
-        max_seq_len=max(lengths),
-        num_rows=len(rows),
-        query_lens=counts,
-        seq_lens_host=lengths,
-    )
-    return kv, written, meta
-
-
-def naive(q, rows, written, scale, window, softcap):
-    """One query, one head at a time."""
-    out = []
-    token = 0
-    heads, kv_heads = q.shape[1], written[0].shape[2]
-    for (count, past), content in zip(rows, written):
-        for position in range(past, past + count):
-            low = 0 if window is None else max(0, position - window + 1)
-            for head in range(heads):
-                kv_head = head // (heads // kv_heads)
-                scores = [float(q[token, head] @ content[p, 0, kv_head]) * scale for p in range(low, position + 1)]
-                if softcap is not None:
-                    scores = [softcap * math.tanh(score / softcap) for score in scores]
-                weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
-                out.append((weights[:, None] * content[low : position + 1, 1, kv_head].double()).sum(0))
-            token += 1
-    return torch.stack(out).view(token, heads, -1).float()
 
 
 @pytest.mark.parametrize("rows", list(ROWS))

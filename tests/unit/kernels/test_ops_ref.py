@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-from test_attention_ref import make_step
 
 from octavo.base.errors import ConfigError, UnknownName
 from octavo.kernels.ops import select
 from octavo.kernels.ref.sample import sample, uniform
+from octavo.testing.dense_attention import make_step
 
 CPU = torch.device("cpu")
 ops = select(CPU)
