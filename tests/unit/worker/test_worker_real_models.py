@@ -103,7 +103,7 @@ class Engine:
         self.scheduler = Scheduler(layout, limits)
         self.depth = depth
 
-    def run(self, prompts, samplings, names=None):
+    def run(self, prompts, samplings):
         outputs = {}
         for index, (prompt, sampling) in enumerate(zip(prompts, samplings)):
             self.scheduler.add(EngineRequest(f"{index}", prompt, sampling))
@@ -194,3 +194,17 @@ def test_logprobs_are_those_of_transformers(checkpoint):
         assert [line.token for line in asked] == prompt[1:]
         for place, line in enumerate(asked):
             assert line.logprob == pytest.approx(float(truth[place, line.token]), abs=1e-4)
+
+
+def test_capacity_is_measured_by_the_largest_step(checkpoint, monkeypatch):
+    """On a device that counts its memory, the costliest plan runs through model and sampler and leaves no trace."""
+    folder, _, prompts, expected = checkpoint
+    engine = Engine(folder, rows=5, max_tokens=32)
+    worker = engine.worker
+    monkeypatch.setattr(worker._platform, "counts_memory", True)
+    monkeypatch.setattr(worker._platform, "memory", lambda: (1 << 33, 1 << 34))
+    monkeypatch.setattr(worker._platform, "peak", lambda: 1 << 30)
+    share = engine.worker._config.cache.gpu_memory_utilization
+    assert worker.kv_capacity() == int(share * (1 << 34)) - (1 << 33) - (1 << 30)
+    outputs = engine.run(prompts, [plain()] * len(prompts))
+    assert [tokens_of(outputs, index) for index in range(len(prompts))] == expected

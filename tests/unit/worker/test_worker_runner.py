@@ -6,6 +6,7 @@ import torch
 from worker_toy import POISON, Driver, NewBlocks, ToyModel, greedy, layout, make_runner, random_prompt, resolved
 
 from octavo.base.errors import EngineError
+from octavo.base.plan import StepPlan
 
 
 def naive_greedy(model, tokens, count):
@@ -161,7 +162,7 @@ def test_a_failed_step_is_told_by_its_result_and_the_next_one_works():
     model.fail_next = True
     failed = driver.launch([driver.added(1, [5, 6])], [1], [2], [0], [0])
     assert failed.done()
-    with pytest.raises(EngineError, match="step 2 failed: RuntimeError: out of memory, for example$"):
+    with pytest.raises(EngineError, match=r"step 2 failed: RuntimeError: out of memory, for example$"):
         failed.result()
     first = naive_greedy(model, [1, 2, 3], 2)
     out = driver.launch([], [0], [1], [3], [0], dropped=[1]).result()
@@ -252,9 +253,6 @@ def test_padding_rows_change_nothing_but_block_zero():
     driver = Driver(runner)
     driver.launch([driver.added(0, [1, 2, 3])], [0], [3], [0], [0]).result()
     before = runner._kv[0][1:].clone()
-    plan_cls = type(runner._builder)
-    assert plan_cls is not None
-    from octavo.base.plan import StepPlan
 
     plan = StepPlan(9, [], [], [], [0], [1], [3], [0])
     batch = runner._builder.build(plan, pad_rows=3)

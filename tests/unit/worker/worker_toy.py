@@ -47,7 +47,7 @@ class ToyModel:
         self.calls = 0
         self.fail_next = False
 
-    def __call__(self, input_ids, positions, ctx):
+    def __call__(self, input_ids, positions, ctx):  # noqa: ARG002
         self.calls += 1
         if self.fail_next:
             self.fail_next = False
