@@ -231,13 +231,7 @@ def _add_post_processor(backend: Backend, vocabulary: GgufVocabulary) -> None:
     default = PRE_TOKENIZERS[vocabulary.pre].add_bos if vocabulary.model == "gpt2" else True
     bos = vocabulary.token_id("bos") if vocabulary.flag("add_bos_token", default) else None
     eos = vocabulary.token_id("eos") if vocabulary.flag("add_eos_token", False) else None
-    set_ends(backend, bos, eos)
-
-
-def set_ends(backend: Backend, bos: int | None, eos: int | None) -> None:
-    """Make encoding with special tokens put these ids before and after the text; None: nothing there."""
-    ends = [(name, token) for name, token in (("bos", bos), ("eos", eos)) if token is not None]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{'bos ' if bos is not None else ''}$A{' eos' if eos is not None else ''}",
-        special_tokens=ends,
+        special_tokens=[(name, token) for name, token in (("bos", bos), ("eos", eos)) if token is not None],
     )

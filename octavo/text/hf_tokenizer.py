@@ -9,7 +9,6 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from octavo.base.errors import ModelFileError
-from octavo.text.gguf_tokenizer import set_ends
 
 _MAX_TOKENIZER_BYTES = 512 << 20
 _MAX_JSON_BYTES = 64 << 20
@@ -72,7 +71,10 @@ def named_templates(value: Any, path: str) -> dict[str, str]:
 
 
 def load_backend(folder: HfFolder) -> Backend:
-    """The back end, with special tokens marked and the config's bos and eos flags obeyed. Raises ModelFileError."""
+    """The back end with special tokens marked. Raises ModelFileError.
+
+    tokenizer.json alone says whether bos or eos are added: transformers 5 ignores the config's flags beside one.
+    """
     path = folder.folder / "tokenizer.json"
     if not path.is_file():
         raise ModelFileError(
@@ -87,7 +89,6 @@ def load_backend(folder: HfFolder) -> Backend:
     backend.no_truncation()
     backend.no_padding()
     _mark_special(backend, [*folder.special_texts().values(), *folder.extra_special()])
-    _obey_flags(backend, folder)
     return backend
 
 
@@ -95,19 +96,6 @@ def _mark_special(backend: Backend, texts: list[str]) -> None:
     known = {entry.content for entry in backend.get_added_tokens_decoder().values() if entry.special}
     missing = [text for text in dict.fromkeys(texts) if text not in known and backend.token_to_id(text) is not None]
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in missing])
-
-
-def _obey_flags(backend: Backend, folder: HfFolder) -> None:
-    """``add_bos_token`` and ``add_eos_token``, where either is given, replace the file's post-processor."""
-    flags = {name: folder.config.get(f"add_{name}_token") for name in ("bos", "eos")}
-    if all(not isinstance(flag, bool) for flag in flags.values()):
-        return
-    texts = folder.special_texts()
-    ends = {
-        name: backend.token_to_id(texts[f"{name}_token"]) if flag and f"{name}_token" in texts else None
-        for name, flag in flags.items()
-    }
-    set_ends(backend, ends["bos"], ends["eos"])
 
 
 def eos_of(*configs: Mapping[str, Any]) -> list[int]:

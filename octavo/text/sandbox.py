@@ -22,10 +22,9 @@ MAX_INT_BITS = 4096
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _WIDE = re.compile(r"\d{5,}|\*|\{[^{}]*\{")  # a width that is huge or comes from an argument
 # Filters that hand their items on as they are; all others turn a container into text.
-_NATIVE = frozenset(
-    ("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "last", "length", "list")
-    + ("map", "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "sort", "unique")
-)
+_NATIVE = frozenset({"attr", "default", "d", "map", "select", "reject", "selectattr", "rejectattr"})
+_NATIVE |= {"list", "length", "count", "first", "last", "min", "max", "items", "dictsort"}
+_NATIVE |= {"sort", "unique", "reverse", "groupby", "batch", "slice"}
 # Slow on long text, random, or about web pages; no chat template uses them.
 _REMOVED_FILTERS = ("urlize", "pprint", "random", "xmlattr", "filesizeformat", "striptags", "wordwrap")
 _LOCALS = ("_loop_vars", "_block_vars", "caller")  # jinja2's own arguments
