@@ -23,7 +23,6 @@ from octavo.base.wire import (
     Abort,
     Control,
     ControlReply,
-    EngineInput,
     EngineOutput,
     EngineRequest,
     EngineStats,
@@ -287,6 +286,3 @@ async def _wait_ready(process: EngineProcess, link: _Link, timeout_s: float) -> 
         for task in (said, gone):
             task.cancel()
         await asyncio.gather(said, gone, return_exceptions=True)
-
-
-__all__ = ["EngineClient", "EngineInput", "Stream"]

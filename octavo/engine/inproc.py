@@ -5,7 +5,7 @@ from typing import Any
 
 from octavo.base.config import EngineConfig
 from octavo.base.errors import EngineError
-from octavo.base.wire import Control, EngineRequest, EngineStats, TokenOutput
+from octavo.base.wire import Control, EngineRequest, TokenOutput
 from octavo.engine.assemble import Engine, assemble
 from octavo.engine.control import execute
 
@@ -16,15 +16,12 @@ class InprocClient:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.ready = engine.ready
+        self.stats = engine.core.stats  # as of the last step; another thread may read it at any time
 
     @classmethod
     def launch(cls, config: EngineConfig, make: Callable[[EngineConfig], Engine] = assemble) -> "InprocClient":
         """Raises ConfigError and ModelFileError."""
         return cls(make(config))
-
-    @property
-    def stats(self) -> EngineStats:
-        return self.engine.core.stats
 
     @property
     def has_work(self) -> bool:
@@ -40,7 +37,10 @@ class InprocClient:
     def step(self) -> list[TokenOutput]:
         """Move on by one step; what came of it. Raises EngineDead."""
         outputs = self.engine.core.step()
-        return [] if outputs is None else outputs.outputs
+        if outputs is None:
+            return []
+        self.stats = outputs.stats
+        return outputs.outputs
 
     def control(self, command: str, **args: str | int | float | bool | None) -> Any:
         """Call a command of engine/control.py. Raises EngineError with its message."""

@@ -41,7 +41,7 @@ def test_waiting_tokens_are_bounded_too():
     batch = BatchRunner(client, SchedulerConfig(max_waiting_tokens=50))
     seen = []
     submit = client.submit
-    client.submit = lambda one: (seen.append(client.stats.waiting), submit(one))
+    client.submit = lambda one: (seen.append(client.engine.core.stats.waiting), submit(one))
     wanted = [request(f"r{i}", list(range(20))) for i in range(20)]
     assert collect(batch, wanted) == {one.id: expected(one) for one in wanted}
     assert max(seen) <= 2
