@@ -236,8 +236,6 @@ class Scheduler:
         _, draft = in_flight.popleft()
         update = Update(self.board)
         update.apply(draft, plan, result)
-        if in_flight:  # these blocks are filled by the newest step at the latest
-            in_flight[-1][1].committed += update.committed
         return update.outputs
 
     def fail(self, plans: Sequence[StepPlan], message: str) -> list[TokenOutput]:
