@@ -94,6 +94,13 @@ class GgufVocabulary:
             if kind in (CONTROL, UNKNOWN) or index in named
         ]
 
+    @property
+    def swallows_space(self) -> frozenset[str]:
+        """Control tokens that take in the white space after them: Phi-3's, of which a GGUF file says nothing."""
+        if self.model != "llama" or self._metadata.get("general.architecture") != "phi3":
+            return frozenset()
+        return frozenset(self.special_tokens()) - {"<s>", "<unk>", "<|endoftext|>"}
+
     def templates(self) -> dict[str, str]:
         """Chat templates by name: ``tokenizer.chat_template`` is ``default``, ``tokenizer.chat_template.X`` is X."""
         prefix = "tokenizer.chat_template"
@@ -223,7 +230,10 @@ def _add_tokens(backend: Backend, vocabulary: GgufVocabulary) -> None:
         for token, kind in zip(vocabulary.tokens, vocabulary.types)
         if kind == USER_DEFINED and token and token not in chosen
     ]
-    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special if token])
+    swallow = vocabulary.swallows_space
+    backend.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True, rstrip=token in swallow) for token in special if token]
+    )
     backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in user_defined])
 
 
