@@ -205,21 +205,20 @@ def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     to cut a piece into two pieces is a merge, ranked by the score of the whole; between cuts of one piece the
     longer left part goes first, as in transformers' converters.
     """
-    usable = {
-        token: index for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types)) if kind == NORMAL
-    }
     scores = vocabulary.scores
-    found: list[tuple[float, int, str, str]] = []
-    for piece, index in usable.items():
-        if not 1 < len(piece) <= _MAX_PIECE:
+    kinds = vocabulary.types
+    usable = {token: scores[index] for index, token in enumerate(vocabulary.tokens) if kinds[index] == NORMAL}
+    merges: list[tuple[str, str]] = []
+    for piece in sorted(usable, key=usable.__getitem__, reverse=True):
+        if len(piece) > _MAX_PIECE:
             continue
-        score = scores[index]
-        for cut in range(1, len(piece)):
+        for cut in range(len(piece) - 1, 0, -1):
             left = piece[:cut]
-            if left in usable and piece[cut:] in usable:
-                found.append((score, cut, left, piece[cut:]))
-    found.sort(key=lambda merge: merge[:2], reverse=True)
-    return [(left, right) for _, _, left, right in found]
+            if left in usable:
+                right = piece[cut:]
+                if right in usable:
+                    merges.append((left, right))
+    return merges
 
 
 def _add_tokens(backend: Backend, vocabulary: GgufVocabulary) -> None:
