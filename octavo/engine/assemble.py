@@ -119,6 +119,8 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     measured = measure()
     one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
     asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
+    if asked is not None and asked > measured:
+        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(measured))
     return sizing.size(
         specs,
         dtype=resolved.dtype,
