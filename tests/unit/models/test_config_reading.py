@@ -74,6 +74,15 @@ def test_rope_keys_of_both_generations(old, new):
     assert read(**old).layers == read(rope_parameters=new).layers
 
 
+def test_a_rotation_nested_by_layer_type():
+    one = {"rope_type": "linear", "rope_theta": 7e4, "factor": 2.0}
+    assert read(rope_parameters={"full_attention": one}).layers == read(rope_parameters=one).layers
+    assert read(rope_parameters={"full_attention": one, "sliding_attention": one}).layers[0].attention.rope.factor == 2
+    other = {"rope_type": "default", "rope_theta": 1e4}
+    with pytest.raises(ConfigError, match="each layer type is not supported by this family"):
+        read(rope_parameters={"full_attention": one, "sliding_attention": other})
+
+
 def test_context_is_stretched_by_yarn_and_dynamic():
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
     assert read(rope_scaling=yarn).max_position == 2048
@@ -141,7 +150,8 @@ def test_dtype_and_token_ids():
 def test_mistral_window():
     assert windows(family("MistralForCausalLM", sliding_window=64)) == [64] * 4
     assert windows(family("MistralForCausalLM", sliding_window=None)) == [None] * 4
-    assert windows(family("MistralForCausalLM")) == [4096] * 4
+    assert windows(family("MistralForCausalLM", max_position_embeddings=8192)) == [4096] * 4
+    assert windows(family("MistralForCausalLM", sliding_window=512)) == [None] * 4  # as long as the context
 
 
 @pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
@@ -236,3 +246,15 @@ def test_granite_multipliers():
     )
     assert (arch.embedding_multiplier, arch.logits_divisor) == (12.0, 8.0)
     assert (arch.layers[0].attention.scale, arch.layers[0].residual_multiplier) == (0.015625, 0.22)
+
+
+def test_default_patterns_of_layers():
+    """Published files of these families may leave `layer_types` out."""
+    olmo = family("Olmo3ForCausalLM", sliding_window=32, rope_scaling={"rope_type": "linear", "factor": 2.0})
+    assert windows(olmo) == [32, 32, 32, None]
+    assert [layer.attention.rope.kind for layer in olmo.layers] == ["default"] * 3 + ["linear"]
+    assert {layer.attention.rope.theta for layer in olmo.layers} == {500_000.0}
+    gemma = family("Gemma2ForCausalLM", sliding_window=32, head_dim=8)
+    assert windows(gemma) == [32, None, 32, None]
+    assert (gemma.layers[0].attention.softcap, gemma.logits_softcap) == (50.0, 30.0)
+    assert family("Gemma2ForCausalLM", attn_logit_softcapping=None).layers[0].attention.softcap is None
