@@ -126,6 +126,8 @@ def test_foreign_pages_are_refused(live: Live) -> None:
 def test_request_ids(live: Live) -> None:
     assert live.get("/health", X_Request_Id="abc-1.2_3:z").headers["x-request-id"] == "abc-1.2_3:z"
     for bad in ("a b", "x" * 129, "<script>", "é"):
-        given = live.raw(f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {bad}\r\nConnection: close\r\n\r\n".encode())
+        given = live.raw(
+            f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {bad}\r\nConnection: close\r\n\r\n".encode()
+        )
         assert bad.encode() not in given
         assert b"x-request-id: " in given

@@ -24,7 +24,9 @@ def chat_head(length: int, extra: bytes = b"") -> bytes:
 
 def test_big_header(live: Live) -> None:
     start = time.monotonic()
-    reply = live.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"a" * (1 << 20) + b"\r\n\r\n")
+    reply = live.raw(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"a" * (1 << 20) + b"\r\n\r\n"
+    )
     assert status_of(reply) in (431, 0)  # 0: the reset overtook the answer, since we were still sending
     assert time.monotonic() - start < 1
     reply = live.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"a" * 33_000 + b"\r\n\r\n")
@@ -47,7 +49,14 @@ def test_long_url(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100, b"GET /\x01 HTTP/1.1\r\n\r\n", b"{}\r\n\r\n"]
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x00" * 100,
+        b"GET /\x01 HTTP/1.1\r\n\r\n",
+        b"{}\r\n\r\n",
+    ],
 )
 def test_not_http(live: Live, data: bytes) -> None:
     assert status_of(live.raw(data)) == 400
@@ -70,7 +79,8 @@ def test_body_too_large_is_refused_by_header_and_while_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx"]
+    "kind",
+    ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx"],
 )
 def test_content_types(live: Live, kind: str) -> None:
     assert live.call("POST", "/v1/completions", b'{"prompt":"a"}', {"Content-Type": kind}).status == 415
@@ -80,7 +90,9 @@ def test_charset_and_encoding(live: Live) -> None:
     body = b'{"prompt":"a","max_tokens":1}'
     for good in ("application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'):
         assert live.call("POST", "/v1/completions", body, {"Content-Type": good}).status == 200
-    assert live.call("POST", "/v1/completions", body, {"Content-Type": "application/json; charset=utf-16"}).status == 415
+    assert (
+        live.call("POST", "/v1/completions", body, {"Content-Type": "application/json; charset=utf-16"}).status == 415
+    )
     assert live.post("/v1/completions", body, Content_Encoding="gzip").status == 415
 
 

@@ -21,7 +21,9 @@ async def tokenize(call: Call) -> Reply:
         raise UserError("Send either prompt or messages.", param="prompt")
     async with bounded_call(call):
         tokens = await call.service.off_loop(call.body_bytes, _encode, backend, body)
-        strings = await call.service.off_loop(len(tokens), _strings, backend, tokens) if body.return_token_strs else None
+        strings = (
+            await call.service.off_loop(len(tokens), _strings, backend, tokens) if body.return_token_strs else None
+        )
     return json_reply(
         {
             "count": len(tokens),
