@@ -28,7 +28,13 @@ def read_rope(
 ) -> Rope:
     """The one rotation of a model. `theta` is the family's default base; `partial` says whether the family may
     rotate a part of each head only."""
-    return rope_from(rope_parameters(config), config, head_dim, max_position, theta=theta, partial=partial)
+    parameters = rope_parameters(config)
+    if parameters.has("full_attention"):  # transformers 5 may nest by layer type even where there is one rotation
+        full, sliding = parameters.child("full_attention"), parameters.child("sliding_attention")
+        if sliding.data and sliding.data != full.data:
+            raise ConfigError(f"{parameters.where}: a rotation for each layer type is not supported by this family")
+        parameters = full
+    return rope_from(parameters, config, head_dim, max_position, theta=theta, partial=partial)
 
 
 def rope_parameters(config: Config) -> Config:

@@ -5,7 +5,7 @@ import time
 
 import httpx
 
-from octavo.weights.fetch_file import CHUNK, Fetch, SourceFailed
+from octavo.weights.fetch_file import Fetch, SourceFailed
 
 CONNECT_SECONDS = 4.0  # no hub within this: try the next source
 READ_SECONDS = 20.0
@@ -16,11 +16,14 @@ def hub_endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
+def offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids asking the hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
 def from_hub(fetch: Fetch) -> None:
     """Fill ``fetch.partial``. No token is sent: demo models are public. Raises SourceFailed."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+    if offline():
         raise SourceFailed("HF_HUB_OFFLINE is set")
     assert fetch.model.hub is not None
     hub = fetch.model.hub
@@ -56,6 +59,6 @@ def _attempt(client: httpx.Client, url: str, fetch: Fetch) -> None:
         if start and response.status_code == 200:
             fetch.restart(fetch.partial)
         with open(fetch.partial, "ab") as file:
-            for chunk in response.iter_bytes(CHUNK):
+            for chunk in response.iter_raw():
                 fetch.write(file, chunk)
                 fetch.show(fetch.size)

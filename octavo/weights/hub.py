@@ -7,10 +7,9 @@ never Python files, never pickle. The token (HF_TOKEN) goes to the hub's own hos
 import logging
 import os
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from octavo.base.errors import ConfigError
-from octavo.weights.fetch_hub import hub_endpoint
+from octavo.weights.fetch_hub import hub_endpoint, offline
 from octavo.weights.folder import INDEX, TOKENIZER_FILES
 from octavo.weights.guard import PICKLE_SUFFIXES
 
@@ -26,11 +25,10 @@ def fetch_repo(
 ) -> Path:  # fmt: skip
     """A local folder with the repository's model, or the path of one .gguf file of it.
 
-    `file` is a .gguf file's name, or a part of it that only one has (``Q4_K_M``). Raises ConfigError.
+    `file` is a .gguf file's name, or a part of it that only one has (``Q4_K_M``); empty takes the only one. Without
+    `weights` only configs and tokenizer come. Raises ConfigError.
     """
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
+    if offline():
         return _cached(repo, file, revision, download_dir, "HF_HUB_OFFLINE is set")
     try:
         commit, names = _list(repo, revision)
@@ -39,6 +37,7 @@ def fetch_repo(
     wanted = choose_files(repo, names, file, weights)
     log.info("%s at commit %s: %d files", repo, commit, len(wanted))
     folder = _snapshot(repo, commit, wanted, download_dir)
+    _remember(folder, revision or "main", commit)
     return folder / wanted[0] if wanted[0].endswith(".gguf") else folder
 
 
@@ -46,7 +45,10 @@ def choose_files(repo: str, names: list[str], file: str | None, weights: bool) -
     """Which files of a repository's root to fetch. A GGUF model comes alone, its first part first."""
     top = sorted(name for name in names if "/" not in name)
     if not weights:
-        return _some(repo, [name for name in top if name in TOKENIZER_FILES or name == "config.json"], "tokenizer")
+        small = [name for name in top if name in CONFIG_FILES]
+        if not small:
+            raise ConfigError(f"{repo} holds no config or tokenizer files")
+        return small
     if file is not None:
         return _gguf_files(repo, names, file)
     configs = [name for name in top if name in CONFIG_FILES]
@@ -59,12 +61,6 @@ def choose_files(repo: str, names: list[str], file: str | None, weights: bool) -
     if any(PurePosixPath(name).suffix in PICKLE_SUFFIXES for name in top):
         raise ConfigError(f"{repo} holds only pickle weights, which can run code when opened; Octavo reads none")
     raise ConfigError(f"{repo} holds no weights (*.safetensors or *.gguf)")
-
-
-def _some(repo: str, names: list[str], what: str) -> list[str]:
-    if not names:
-        raise ConfigError(f"{repo} holds no {what} files")
-    return names
 
 
 def _gguf_files(repo: str, names: list[str], wanted: str) -> list[str]:
@@ -140,6 +136,18 @@ def _snapshot(repo: str, commit: str, files: list[str], download_dir: str | None
     return Path(str(folder))
 
 
+def _remember(folder: Path, revision: str, commit: str) -> None:
+    """Note the branch's commit as the hub's cache does, so that a start without the hub finds it by its name."""
+    if revision == commit or ".." in revision:
+        return
+    ref = folder.parent.parent / "refs" / revision  # folder is .../snapshots/<commit>
+    try:
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(commit)
+    except OSError as error:
+        log.debug("cannot note %s: %s", ref, error)
+
+
 def _literal(name: str) -> str:
     """A file name as a pattern that matches it alone."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in name)
@@ -149,13 +157,14 @@ def _cached(repo: str, file: str | None, revision: str | None, download_dir: str
     """What an earlier run fetched, when the hub cannot be asked."""
     from huggingface_hub import snapshot_download
 
-    arguments: dict[str, Any] = {"revision": revision, "cache_dir": _cache_dir(download_dir), "local_files_only": True}
     try:
-        folder = Path(str(snapshot_download(repo, **arguments)))
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"{repo!r} is neither a local path nor a fetched model, and the hub cannot be asked: {why}"
-        ) from None
+        found = snapshot_download(repo, revision=revision, cache_dir=_cache_dir(download_dir), local_files_only=True)
+    except (OSError, ValueError) as error:
+        # The library misses the files that were never wanted; those that are, are checked when they are read.
+        found = getattr(error, "snapshot_path", "")
+    if not found:
+        raise ConfigError(f"{repo!r} is neither a local path nor a fetched model, and the hub cannot be asked: {why}")
+    folder = Path(str(found))
     log.info("%s: using the fetched copy at %s, since %s", repo, folder, why)
     names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
     has_safetensors = any(name.endswith(".safetensors") for name in names)

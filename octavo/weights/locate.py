@@ -26,6 +26,8 @@ def locate(config: ModelConfig) -> Path:
     if path.is_dir():
         return path
     if path.exists():
+        if not path.is_file():
+            raise ModelFileError(str(path), "is neither a folder nor a regular file")
         refuse_pickle(path)
         if path.suffix.lower() != ".gguf":
             raise ModelFileError(str(path), "is not a .gguf file; for safetensors name the folder that holds it")
@@ -38,7 +40,13 @@ def locate(config: ModelConfig) -> Path:
         near = get_close_matches(name, demo_names(), n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known demo models: {_demos()}"
         raise ConfigError(f"{name[:200]!r} is no folder, no file, no demo model and no hub name (owner/name); {hint}")
-    return fetch_repo(match[1], file=match[2], revision=config.revision, download_dir=config.download_dir)
+    return fetch_repo(
+        match[1],
+        file=match[2] or ("" if config.load_format == "gguf" else None),
+        revision=config.revision,
+        download_dir=config.download_dir,
+        weights=config.load_format != "dummy" or match[2] is not None,
+    )
 
 
 def locate_tokenizer(config: ModelConfig) -> Path:

@@ -34,7 +34,7 @@ def test_tiles_and_gather_limits_change_nothing(monkeypatch, window):
     q = torch.randn(sum(meta.query_lens), 4, 8)
     expected = paged_attention(q, kv, meta, 0.5, window, None)
     monkeypatch.setattr(attention, "_TILE", 3)
-    monkeypatch.setattr(attention, "_GATHER_TOKENS", 10)
+    monkeypatch.setitem(attention._GATHER_TOKENS, "cpu", 10)
     meta.scratch.clear()
     torch.testing.assert_close(paged_attention(q, kv, meta, 0.5, window, None), expected, atol=1e-6, rtol=1e-5)
 

@@ -74,6 +74,15 @@ def test_rope_keys_of_both_generations(old, new):
     assert read(**old).layers == read(rope_parameters=new).layers
 
 
+def test_a_rotation_nested_by_layer_type():
+    one = {"rope_type": "linear", "rope_theta": 7e4, "factor": 2.0}
+    assert read(rope_parameters={"full_attention": one}).layers == read(rope_parameters=one).layers
+    assert read(rope_parameters={"full_attention": one, "sliding_attention": one}).layers[0].attention.rope.factor == 2
+    other = {"rope_type": "default", "rope_theta": 1e4}
+    with pytest.raises(ConfigError, match="each layer type is not supported by this family"):
+        read(rope_parameters={"full_attention": one, "sliding_attention": other})
+
+
 def test_context_is_stretched_by_yarn_and_dynamic():
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
     assert read(rope_scaling=yarn).max_position == 2048
@@ -141,7 +150,8 @@ def test_dtype_and_token_ids():
 def test_mistral_window():
     assert windows(family("MistralForCausalLM", sliding_window=64)) == [64] * 4
     assert windows(family("MistralForCausalLM", sliding_window=None)) == [None] * 4
-    assert windows(family("MistralForCausalLM")) == [4096] * 4
+    assert windows(family("MistralForCausalLM", max_position_embeddings=8192)) == [4096] * 4
+    assert windows(family("MistralForCausalLM", sliding_window=512)) == [None] * 4  # as long as the context
 
 
 @pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])

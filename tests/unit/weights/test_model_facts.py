@@ -1,6 +1,7 @@
 """read_model: what a name may stand for, what a folder may hold, and the one-line errors for all else."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,9 @@ def test_names_that_stand_for_nothing(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelFileError, match="name the folder"):
         read(tmp_path / "model.safetensors")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelFileError, match="regular file"):
+        read(tmp_path / "pipe.gguf")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no weights"):
         read(tmp_path / "empty")
