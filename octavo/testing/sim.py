@@ -35,6 +35,7 @@ class World:
     )
 
     def layout(self) -> KVLayout:
+        """The KV layout that these sizes make."""
         groups = tuple(KVGroup(KVSpec(1, 8, window), (i,)) for i, window in enumerate(self.windows))
         return KVLayout(groups=groups, block_size=self.block_size, num_blocks=self.num_blocks, dtype_bytes=2)
 
@@ -86,6 +87,7 @@ class Simulation:
         return True
 
     def abort(self, *ids: str) -> None:
+        """As a client that goes away does."""
         self._take(self.scheduler.abort(ids))
 
     def launch(self) -> bool:

@@ -19,8 +19,8 @@ def test_a_digest_covers_all_tokens_before_it() -> None:
 
 
 def test_salts_part_the_chains() -> None:
-    digests = {salt: block_digests(range(16), 16, salt)[0] for salt in ("", "a", "b", "\0", "é")}
-    assert len(set(digests.values())) == 5
+    digests = {salt: block_digests(range(16), 16, salt)[0] for salt in ("", "a", "b", "\0", "é", "\ud800")}
+    assert len(set(digests.values())) == 6
 
 
 def test_equal_blocks_at_other_places_differ() -> None:

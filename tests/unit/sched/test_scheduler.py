@@ -153,6 +153,10 @@ def test_nobody_passes_the_first_in_line() -> None:
         (ask("a", prompt=50, max_tokens=1), "prompt"),
         (ask("a", prompt=30, max_tokens=30), "max_tokens"),
         (ask("a", priority=1), "priority"),
+        (
+            EngineRequest(id="a", tokens=[1], sampling=Sampling(seed=0, max_tokens=1), cache_salt="x" * 5000),
+            "cache_salt",
+        ),
         (EngineRequest(id="a", tokens=[1, -1], sampling=Sampling(seed=0, max_tokens=1)), "prompt"),
         (EngineRequest(id="a", tokens=[1, VOCAB], sampling=Sampling(seed=0, max_tokens=1)), "prompt"),
     ],
