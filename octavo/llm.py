@@ -79,7 +79,7 @@ class RequestOutput:
 
 
 class LLM:
-    """A model for offline use. Keywords are the fields of the configuration, in vLLM's names.
+    """A model for offline use, by one thread. Keywords are the fields of the configuration, in vLLM's names.
 
     Raises ConfigError (unknown keyword, value out of bounds, a model that does not fit) and ModelFileError.
     """

@@ -7,6 +7,7 @@ and dropped. The sockets lie in a folder that only this user may enter. Nothing 
 
 import fcntl
 import hmac
+import logging
 import os
 import secrets
 import shutil
@@ -18,6 +19,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 import zmq.asyncio
+
+log = logging.getLogger(__name__)
 
 KEY_BYTES = 16
 MAX_FRAME_BYTES = 128 << 20
@@ -132,6 +135,8 @@ class _Frames(Generic[T]):
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass
         self.dropped += 1
+        if self.dropped & (self.dropped - 1) == 0:  # the 1st, 2nd, 4th ...: a flood must not fill the log
+            log.warning("dropped %d frames that were not ours or not well formed", self.dropped)
         return None
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from octavo.base.config import EngineConfig, Resolved
+from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVSpec
 from octavo.base.wire import Ready
@@ -47,6 +48,17 @@ class Phases:
         log.info("%s took %.2f s", name, self.seconds[name])
 
 
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Out of memory, from whatever allocator, as one line that says what did not fit."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise ConfigError(f"{what} does not fit in the memory that is free") from error
+        raise
+
+
 def assemble(config: EngineConfig, *, executor: str = "inline") -> Engine:
     """Read the model, settle what is open, load the weights, cut the KV cache.
 
@@ -61,7 +73,7 @@ def assemble(config: EngineConfig, *, executor: str = "inline") -> Engine:
     with phases.timed("resolve"):
         facts = select(config.device.device).facts()
         resolved = resolve(config, files.arch, facts, file_format=files.format)
-    with phases.timed("load_weights"):
+    with phases.timed("load_weights"), fitting(f"the model, {format_bytes(files.weight_bytes)} of files,"):
         runner: Executor = make(files, resolved, config)
     try:
         return finish(config, resolved, files.arch.kv_specs(), files.arch.vocab_size, runner, phases, files)
@@ -82,8 +94,11 @@ def finish(
     """The half of a start that comes after the weights: size the KV cache, start the worker, make the core."""
     with phases.timed("kv_cache"):
         sized = _size(config, resolved, specs, executor.kv_capacity)
+        for note in sized.notes:
+            log.warning(note)
         resolved = refit(resolved, sized.max_model_len, sized.notes)
-        executor.start(sized.layout)
+        with fitting(f"a KV cache of {format_bytes(sized.total_bytes)}"):
+            executor.start(sized.layout)
     with phases.timed("scheduler"):
         scheduler = _scheduler(config, resolved, sized)
     core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size))
@@ -104,6 +119,8 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     measured = measure()
     one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
     asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
+    if asked is not None and asked > measured:
+        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(measured))
     return sizing.size(
         specs,
         dtype=resolved.dtype,

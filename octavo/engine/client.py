@@ -32,7 +32,7 @@ from octavo.base.wire import (
     StepOutputs,
 )
 from octavo.engine.life import Life
-from octavo.engine.proc import REAL_ASSEMBLY, Launch
+from octavo.engine.proc import EXIT_CONFIG, REAL_ASSEMBLY, Launch
 from octavo.engine.process import EngineProcess
 from octavo.engine.stream import Mailbox, Stream
 
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 3600.0
 CONTROL_TIMEOUT_S = 30.0
 CLOSE_GRACE_S = 5.0
+EXIT_WAIT_S = 10.0  # after a last word, for the exit code that says whose fault it was
 LAST_FRAMES_S = 0.2  # for what a dead process sent before it died
 
 
@@ -278,7 +279,9 @@ async def _wait_ready(process: EngineProcess, link: _Link, timeout_s: float) -> 
             message = said.result()
             if isinstance(message, Ready):
                 return message
-            raise ConfigError(message.message if isinstance(message, Fatal) else "the engine did not say Ready first")
+            text = message.message if isinstance(message, Fatal) else "the engine did not say Ready first"
+            code = await process.exit_code(EXIT_WAIT_S)
+            raise ConfigError(text) if code == EXIT_CONFIG else EngineError(text)
         if gone.done():
             raise EngineError(f"the engine's process ended {gone.result()} before it was ready")
         raise EngineError(f"the engine was not ready within {timeout_s:.0f} s")

@@ -42,6 +42,10 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    async def exit_code(self, timeout_s: float) -> int | None:
+        """Its exit code, None if it still runs after `timeout_s` seconds."""
+        return self._process.returncode if await self._gone_within(timeout_s) else None
+
     async def wait(self) -> str:
         """Wait for its end; how it ended, in words."""
         code = await self._process.wait()

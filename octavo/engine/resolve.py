@@ -160,7 +160,7 @@ def resolve(config: EngineConfig, arch: Architecture, facts: Facts, *, file_form
             reasons[name] = why
     notes = [f"{name} {case.settled[name]}: {why}" for name, why in reasons.items()]
     for note in notes:
-        log.debug(note)
+        log.info(note)
     return Resolved(**case.settled, notes=notes)
 
 

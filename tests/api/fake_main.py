@@ -6,13 +6,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-from live import backend, config
-from msgspec.structs import replace
+from api_live import backend, config  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
 
-from octavo.base.config import OctavoConfig
-from octavo.base.errors import ConfigError
-from octavo.serve.calls import Backend
-from octavo.serve.main import run
+from octavo.base.config import OctavoConfig  # noqa: E402
+from octavo.base.errors import ConfigError  # noqa: E402
+from octavo.serve.calls import Backend  # noqa: E402
+from octavo.serve.main import run  # noqa: E402
 
 
 def main(port: str, mode: str = "", shutdown_s: str = "5") -> int:

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from live import Live, backend, config
+from api_live import Live, backend, config
 
 from octavo.serve import http11, limits
 
@@ -176,7 +176,6 @@ def test_stream_that_nobody_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
         with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.sendall(chat_head(len(body)) + body)
-            assert live.quiet(0.05) is False or live.engine.requests
             deadline = time.monotonic() + 15
             while not live.engine.aborted and time.monotonic() < deadline:
                 time.sleep(0.05)

@@ -6,7 +6,7 @@ import re
 import msgspec
 import openai
 import pytest
-from live import Live, backend, config
+from api_live import Live, backend, config
 
 from octavo import __version__
 from octavo.serve import web

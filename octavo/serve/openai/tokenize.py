@@ -4,7 +4,7 @@ from octavo.base.errors import UserError
 from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import bounded_call
-from octavo.serve.openai.prepare import note_unknown, render_chat
+from octavo.serve.openai.prepare import chat_tokens, note_unknown
 from octavo.serve.openai.schema import DetokenizeRequest, TokenizeRequest
 
 _TOKENIZE = Schema(TokenizeRequest)
@@ -51,10 +51,9 @@ async def detokenize(call: Call) -> Reply:
 
 def _encode(backend: Backend, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
-        rendered = render_chat(backend, body, body.messages)
-        return backend.text.tokenizer.encode_chat(rendered)
+        return chat_tokens(backend, body, body.messages)
     special = body.add_special_tokens is not False
-    return backend.text.tokenizer.encode(body.prompt or "", add_special=special)
+    return backend.text.tokenize(body.prompt or "", add_special=special)
 
 
 def _strings(backend: Backend, tokens: list[int]) -> list[str]:

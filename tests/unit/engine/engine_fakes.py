@@ -74,6 +74,15 @@ def assemble_crash(_):
     raise RuntimeError("unforeseen")
 
 
+class _NoMemory(FakeExecutor):
+    def start(self, _):
+        raise MemoryError
+
+
+def assemble_out_of_memory(config):
+    return finish(config, resolve(config, ARCH, MACHINE), ARCH.kv_specs(), VOCAB, _NoMemory(VOCAB), Phases())
+
+
 def assemble_vanish(_):
     os._exit(9)
 

@@ -212,8 +212,28 @@ async def test_a_refused_start_is_one_line():
     [("engine_fakes:assemble_crash", "unforeseen"), ("engine_fakes:assemble_vanish", "exit code 9")],
 )
 async def test_a_start_that_breaks_is_told(assembly, words):
-    with pytest.raises((ConfigError, EngineError), match=words):
+    with pytest.raises(EngineError, match=words):
         await launch(assembly)
+
+
+async def test_memory_that_is_not_there_is_the_operators_to_solve():
+    with pytest.raises(ConfigError, match=r"a KV cache of .* does not fit"):
+        await launch("engine_fakes:assemble_out_of_memory")
+
+
+def test_under_uvloop():
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main():
+        async with await launch() as client:
+            wanted = request("a", [1, 2, 3])
+            assert await read(client.submit(wanted)) == expected(wanted)
+            streams = [client.submit(request(f"r{i}", [i], max_tokens=300)) for i in range(3)]
+            os.kill(client.pid, signal.SIGKILL)
+            ends = await asyncio.gather(*(read(stream) for stream in streams), return_exceptions=True)
+            assert all(isinstance(end, EngineDead) for end in ends)
+
+    uvloop.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
