@@ -33,7 +33,8 @@ def performance_page() -> str:
 
 def machine_table(name: str, found: report.Report) -> str:
     facts = found.machine
-    what = ", ".join(str(facts[key]) for key in ("cpu", "system", "model", "dtype") if facts.get(key))
+    named = [("", "cpu"), ("", "system"), ("torch ", "torch"), ("Octavo ", "octavo")]
+    what = ", ".join(f"{word}{facts[key]}" for word, key in named if facts.get(key))
     lines = [f"## {name}\n", f"{found.date}; {what}\n"]
     lines += [f"`{command}`\n" for command in found.command.split(" && ")]
     lines += ["| what | value | unit | limit | peer |", "|---|---:|---|---:|---|"]

@@ -45,6 +45,12 @@ def row(id: str, what: str, value: float, unit: str, *, limit: float | None = No
     return Row(id=id, what=what, value=_rounded(value), unit=unit, limit=limit, fraction=fraction, peer=peer)
 
 
+def about(subject: str, rows: list[Row]) -> list[Row]:
+    """Rows that say what they are about, so that two models share a file: ``model/id``, ``model: what``."""
+    replace = msgspec.structs.replace
+    return [replace(entry, id=f"{subject}/{entry.id}", what=f"{subject}: {entry.what}") for entry in rows]
+
+
 def write(folder: Path, command: str, rows: list[Row], facts: dict[str, Any] | None = None) -> Path:
     """Add `rows` to today's file of this machine; a row of the same id is replaced. Returns the file's path."""
     found = machine()
