@@ -14,7 +14,7 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from octavo.base.errors import OctavoError, UserError
+from octavo.base.errors import OctavoError
 from octavo.serve import probes
 from octavo.serve.auth import Guard, Scope
 from octavo.serve.calls import Call, Handler, Header, Reply, Service
@@ -105,8 +105,10 @@ class App:
 
     async def _fail(self, answer: "_Answer", exc: Exception) -> None:
         fail = failure(exc)
-        if fail.status >= 500 and not isinstance(exc, UserError):
-            log.error("request %s failed", answer.request_id, exc_info=None if isinstance(exc, OctavoError) else exc)
+        if isinstance(exc, OctavoError):  # the engine has logged its own faults
+            log.debug("request %s: %s %s", answer.request_id, fail.status, fail.error.code)
+        elif fail.status >= 500:
+            log.error("request %s failed", answer.request_id, exc_info=exc)
         if answer.status:
             raise exc  # the answer has begun; the server cuts the connection
         await send_failure(answer.send, fail)

@@ -27,6 +27,7 @@ T = TypeVar("T", bound=Struct)
 Header = tuple[bytes, bytes]
 
 TEXT_THREADS = 4
+STILL_S = 60.0  # a long prompt's step on a CPU takes seconds; a minute is a fault
 INLINE_BYTES = 2 << 10  # a body this small is tokenized within a millisecond: a thread would cost more
 
 
@@ -66,6 +67,11 @@ class Service:
         return self._backend
 
     @property
+    def moving(self) -> bool:
+        """False while the engine has work and has done no step for a long time."""
+        return self._backend is None or self._backend.engine.still_s < STILL_S
+
+    @property
     def alive(self) -> bool:
         """False only when the engine is gone for good."""
         return self._backend is None or _alive(self._backend.engine)
@@ -90,7 +96,8 @@ class Service:
         """Runs `call` in a thread unless its input of `size` bytes is small enough for the event loop."""
         if size <= INLINE_BYTES:
             return call(*args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
+        with self.limits.held(size):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -44,6 +44,11 @@ class HttpServer(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
+        # It logs a line for each malformed request, and errors that App has logged already.
+        quiet = logging.getLogger("uvicorn")
+        quiet.propagate = False
+        if not quiet.handlers:
+            quiet.addHandler(logging.NullHandler())
         self.signals: list[int] = []
         self._drain_s = app.service.config.serve.shutdown_timeout
         self._on_drain = on_drain

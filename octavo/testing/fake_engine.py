@@ -71,6 +71,7 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.open: set[str] = set()
         self.closed = False
+        self.still_s = 0.0
         self._generated = 0
 
     @property

@@ -61,6 +61,7 @@ class Ticket:
 async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     """Ticket and body of a generating request; fields without meaning are named in the answer's header."""
     backend = call.service.backend
+    call.service.limits.check_room()
     body, unknown = await call.read(schema)
     note_unknown(call, unknown)
     model = call.service.check_model(body.model)
