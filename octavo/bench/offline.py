@@ -14,7 +14,6 @@ from octavo.base.config import EngineConfig
 from octavo.base.params import SamplingParams
 from octavo.bench.data import Load
 from octavo.bench.standin import write_tokenizer
-from octavo.weights.facts import read_model
 
 POLL_S = 0.02
 
@@ -23,6 +22,7 @@ POLL_S = 0.02
 def open_llm(engine: EngineConfig) -> Iterator[Any]:
     """An `octavo.LLM` for the config, closed at the end. Dummy weights without a tokenizer get a stand-in."""
     from octavo.llm import LLM
+    from octavo.weights.facts import read_model
 
     keywords = changed(engine)
     with tempfile.TemporaryDirectory() as folder:

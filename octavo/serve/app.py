@@ -82,8 +82,9 @@ class App:
         except Exception as exc:
             await self._fail(answer, exc)
         finally:
-            status = answer.status or status
-            self.service.metrics.http(route, scope["method"], status, time.monotonic() - start)
+            status, seconds = answer.status or status, time.monotonic() - start
+            self.service.metrics.http(route, scope["method"], status, seconds)
+            log.debug("%s %d in %.3f s, request %s", route, status, seconds, answer.request_id)
 
     @staticmethod
     def _route(endpoint: Endpoint) -> Route:

@@ -77,6 +77,7 @@ class Service:
         return self._backend is None or _alive(self._backend.engine)
 
     def stats(self) -> EngineStats:
+        """The engine's figures; zeros while there is none."""
         return self._backend.engine.stats if self._backend else EngineStats()
 
     def check_model(self, name: str | None) -> str:
@@ -100,6 +101,7 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
 
     def close(self) -> None:
+        """Lets the text threads go."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -140,6 +142,7 @@ Handler = Callable[[Call], Awaitable[Reply | None]]  # None: the handler has sen
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
+    """`value` as a JSON answer."""
     return Reply(msgspec.json.encode(value), status)
 
 

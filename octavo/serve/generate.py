@@ -35,23 +35,31 @@ class Engine(Protocol):
     """What the server needs of an engine client; EngineClient and FakeEngine have it."""
 
     @property
-    def ready(self) -> Ready: ...
+    def ready(self) -> Ready:
+        """What start-up settled."""
+        ...
 
     @property
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineStats:
+        """Figures of the last step."""
+        ...
 
     @property
     def still_s(self) -> float:
         """Seconds for which it has had work and done no step."""
         ...
 
-    def submit(self, request: EngineRequest) -> OutputStream: ...
+    def submit(self, request: EngineRequest) -> OutputStream:
+        """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
+        ...
 
     def check(self) -> None:
         """Raises EngineDead when the engine will not answer again."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Ends the engine."""
+        ...
 
 
 @dataclass(slots=True)
