@@ -39,6 +39,7 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     priority: int = 0  # lower runs earlier, as in vLLM
     cache_salt: str = ""
     arrival_s: float = 0.0  # wall clock, for queue time
+    riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
 
 
 class Abort(Struct, frozen=True, array_like=True, tag="abort"):
