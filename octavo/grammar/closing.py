@@ -1,0 +1,122 @@
+"""A short way to a whole text from wherever a matcher stands, found by the matcher itself.
+
+Depth first over texts that are likely to close something: brackets and quotes, short instances of the schemas at
+hand, forced tokens, then what the mask offers. Any way found is a valid one, so a longer one than the shortest costs
+a few tokens of freedom near the limit and never validity.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.grammar.base import Matcher, Words
+from octavo.grammar.vocabulary import VocabularyTable
+
+CLOSERS = (b'"}', b"}", b'"]', b"]", b'"')
+OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
+MAX_NODES = 600
+MAX_DEPTH = 2048
+WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
+FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
+
+
+class Closer:
+    """The search, for one grammar. `step`: tokens by which one token can put the end further off, about."""
+
+    def __init__(self, vocabulary: VocabularyTable, hints: tuple[bytes, ...] = ()) -> None:
+        self._vocabulary = vocabulary
+        self._whole = _tokens(vocabulary, hints[:1])
+        closers = _tokens(vocabulary, CLOSERS)
+        self._moves = closers + _tokens(vocabulary, hints) + _tokens(vocabulary, OPENERS)
+        self._first = np.array([move[0] for move in self._moves], dtype=np.int64)
+        self.step = max((len(tokens) for tokens in _tokens(vocabulary, hints)), default=2)
+
+    def close(self, matcher: Matcher, limit: int) -> list[int] | None:
+        """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found."""
+        if matcher.is_accepting:
+            return []
+        for tokens in self._whole:
+            if matcher.accepts(tokens) and (end := _followed(matcher, tokens)):
+                return end
+        best: list[int] | None = None
+        for path in self._search(matcher, 4 * limit + 64):
+            short = self._repacked(matcher, path)
+            if best is None or len(short) < len(best):
+                best = short
+            if len(best) <= limit:
+                break
+        return best
+
+    def _search(self, matcher: Matcher, longest: int) -> Iterator[list[int]]:
+        """Ways to a whole text, the likeliest first, as far as `MAX_NODES` looks at a mask go."""
+        row = np.zeros(self._vocabulary.words, dtype=np.int32)
+        stack: list[tuple[Matcher, list[int], Iterator[list[int]]]] = []
+        nodes = 0
+
+        def enter(at: Matcher, path: list[int]) -> None:
+            if at.fill(row):
+                stack.append((at, path, iter(list(self._offers(row)))))
+
+        enter(matcher.copy(), [])
+        while stack and nodes < MAX_NODES:
+            at, path, moves = stack[-1]
+            move = next(moves, None)
+            if move is None or len(stack) > MAX_DEPTH:
+                stack.pop()
+                continue
+            nodes += 1
+            if len(path) + len(move) > longest or not at.accepts(move):
+                continue
+            there = at.copy()
+            for token in move:
+                there.accept(token)
+            if there.is_accepting:
+                yield path + move
+            else:
+                enter(there, path + move)
+
+    def _offers(self, row: Words) -> Iterator[list[int]]:
+        """Moves that the mask lets begin."""
+        for index in np.flatnonzero(_allowed(row, self._first)).tolist():
+            yield self._moves[index]
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        count = int(bits.sum())
+        single, lengths = self._vocabulary.single, self._vocabulary.lengths
+        if count > WIDE:
+            found = single[_allowed(row, single)][:FEW]
+        else:
+            tokens = np.flatnonzero(bits[: self._vocabulary.width])
+            tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
+            found = tokens if tokens.size <= 2 * FEW else np.concatenate([tokens[:FEW], tokens[-FEW:]])
+        for token in found.tolist():
+            if lengths[token]:
+                yield [token]
+
+    def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
+        """The same text in fewer tokens, if it can be had."""
+        packed = self._vocabulary.greedy(self._vocabulary.text(path))
+        if packed is not None and len(packed) < len(path) and matcher.accepts(packed):
+            return _followed(matcher, packed) or path
+        return path
+
+
+def follow(matcher: Matcher, tokens: list[int]) -> bool:
+    """Whether these tokens make the text whole from here."""
+    return matcher.accepts(tokens) and _followed(matcher, tokens) is not None
+
+
+def _followed(matcher: Matcher, tokens: list[int]) -> list[int] | None:
+    end = matcher.copy()
+    for token in tokens:
+        if not end.accept(token):
+            return None
+    return tokens if end.is_accepting else None
+
+
+def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    return ((row[tokens >> 5] >> (tokens & 31)) & 1).astype(np.bool_)
+
+
+def _tokens(vocabulary: VocabularyTable, texts: tuple[bytes, ...]) -> list[list[int]]:
+    return [tokens for text in texts if (tokens := vocabulary.greedy(text))]
