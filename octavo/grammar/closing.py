@@ -13,7 +13,9 @@ import numpy.typing as npt
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
-CLOSERS = (b'"}', b"}", b'"]', b"]", b'"')
+CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
+QUOTES = (b'"}', b'"]', b'"')
+FILLERS = (b"a", b"0", b"A", b"-")
 OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 600
 MAX_DEPTH = 2048
@@ -27,9 +29,10 @@ class Closer:
     def __init__(self, vocabulary: VocabularyTable, hints: tuple[bytes, ...] = ()) -> None:
         self._vocabulary = vocabulary
         self._whole = _tokens(vocabulary, hints[:1])
-        closers = _tokens(vocabulary, CLOSERS)
-        self._moves = closers + _tokens(vocabulary, hints) + _tokens(vocabulary, OPENERS)
-        self._first = np.array([move[0] for move in self._moves], dtype=np.int64)
+        self._outside = _Moves(_tokens(vocabulary, (*CLOSERS, *hints, *OPENERS)))
+        self._inside = _Moves(_tokens(vocabulary, (*QUOTES, *FILLERS)))
+        brackets = _tokens(vocabulary, (b"}", b"]"))
+        self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
         self.step = max((len(tokens) for tokens in _tokens(vocabulary, hints)), default=2)
 
     def close(self, matcher: Matcher, limit: int) -> list[int] | None:
@@ -78,8 +81,9 @@ class Closer:
 
     def _offers(self, row: Words) -> Iterator[list[int]]:
         """Moves that the mask lets begin."""
-        for index in np.flatnonzero(_allowed(row, self._first)).tolist():
-            yield self._moves[index]
+        # Both kinds of bracket may come only inside a string, where they close nothing.
+        inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
+        yield from (self._inside if inside else self._outside).offered(row)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")
         count = int(bits.sum())
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
@@ -101,6 +105,19 @@ class Closer:
         return path
 
 
+class _Moves:
+    """A list of token runs in order of preference."""
+
+    def __init__(self, runs: list[list[int]]) -> None:
+        self._runs = runs
+        self._first = np.array([run[0] for run in runs], dtype=np.int64)
+
+    def offered(self, row: Words) -> Iterator[list[int]]:
+        """Those whose first token the mask allows."""
+        for index in np.flatnonzero(_allowed(row, self._first)).tolist():
+            yield self._runs[index]
+
+
 def follow(matcher: Matcher, tokens: list[int]) -> bool:
     """Whether these tokens make the text whole from here."""
     return matcher.accepts(tokens) and _followed(matcher, tokens) is not None
@@ -115,7 +132,8 @@ def _followed(matcher: Matcher, tokens: list[int]) -> list[int] | None:
 
 
 def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    return ((row[tokens >> 5] >> (tokens & 31)) & 1).astype(np.bool_)
+    found: npt.NDArray[np.bool_] = ((row[tokens >> 5] >> (tokens & 31)) & 1) == 1
+    return found
 
 
 def _tokens(vocabulary: VocabularyTable, texts: tuple[bytes, ...]) -> list[list[int]]:

@@ -212,10 +212,21 @@ class _Writer:
         return self._quote(value) if value else ""
 
 
-_KINDS = frozenset(
-    "const_string json_schema regex grammar any_text tag sequence or optional star plus triggered_tags "
-    "tags_with_separator".split()
-)
+_KINDS = {
+    "const_string",
+    "json_schema",
+    "regex",
+    "grammar",
+    "any_text",
+    "tag",
+    "sequence",
+    "or",
+    "optional",
+    "star",
+    "plus",
+    "triggered_tags",
+    "tags_with_separator",
+}
 
 
 def quote(text: str) -> str:

@@ -13,7 +13,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
-LIMITS = {"step_lexer_fuel": 200_000, "step_max_items": 50_000, "max_lexer_states": 100_000, "verbose_errors": False}
+LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=100_000, verbose_errors=False)
 
 
 class _Source:
@@ -52,7 +52,7 @@ class LLGuidance:
             source = _source(form, self._vocabulary)
         except ValueError as error:
             raise Refused(_one_line(str(error))) from None
-        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(**LIMITS))
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise Refused(_one_line(matcher.get_error()))
         return LLGrammar(matcher, len(source))

@@ -55,6 +55,8 @@ def hints(schema: Any) -> tuple[bytes, ...]:
     members = {
         f"{_json(name)}:{value}" for node in nodes for name in _required(node) if (value := _member(node, name, known))
     }
+    # A member whose value is hard to guess: its name alone helps.
+    members |= {f"{_json(name)}:" for node in nodes for name in _required(node) if not _member(node, name, known)}
     texts = values | members
     both = sorted(texts | {"," + text for text in texts}, key=lambda text: (len(text), text))
     return tuple(text.encode() for text in ([whole] if whole is not None else []) + both[:MAX_HINTS])

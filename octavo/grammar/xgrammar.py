@@ -13,13 +13,38 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 # Seen to be enforced exactly (tests/unit/grammar/test_grammar_engines.py). Left out on purpose: number ranges next to
 # multipleOf, formats, patterns (its dialect differs), uniqueItems, contains, not, oneOf, conditions.
-KEYWORDS = frozenset(
-    "type properties required additionalProperties items minItems maxItems enum const anyOf $ref $defs definitions "
-    "propertyNames maxProperties minProperties minLength maxLength title description default examples $schema $id "
-    "$comment deprecated readOnly writeOnly".split()
-)
+KEYWORDS = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "minItems",
+    "maxItems",
+    "enum",
+    "const",
+    "anyOf",
+    "$ref",
+    "$defs",
+    "definitions",
+    "propertyNames",
+    "maxProperties",
+    "minProperties",
+    "minLength",
+    "maxLength",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$schema",
+    "$id",
+    "$comment",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+}
 _MAPS = ("properties", "$defs", "definitions")
-_NAME_KEYWORDS = frozenset({"pattern", "minLength", "maxLength", "type"})
+_NAME_KEYWORDS = {"pattern", "minLength", "maxLength", "type"}
 
 
 class XGrammar:
