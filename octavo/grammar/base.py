@@ -44,8 +44,8 @@ class Matcher(Protocol):
         """Move on by a token. False, and no change, if it may not come next."""
         ...
 
-    def accepts(self, tokens: Sequence[int]) -> bool:
-        """Whether these tokens may come next, one after the other. Changes nothing."""
+    def push(self, tokens: Sequence[int]) -> bool:
+        """Accept all of these tokens, one after the other; if they may not come, none of them."""
         ...
 
     def rewind(self, n: int) -> None:

@@ -6,6 +6,7 @@ a few tokens of freedom near the limit and never validity.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
 QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
 OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
-MAX_NODES = 600
+MAX_NODES = 400
+MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
@@ -40,10 +42,10 @@ class Closer:
         if matcher.is_accepting:
             return []
         for tokens in self._whole:
-            if matcher.accepts(tokens) and (end := _followed(matcher, tokens)):
-                return end
+            if follow(matcher, tokens):
+                return tokens
         best: list[int] | None = None
-        for path in self._search(matcher, 4 * limit + 64):
+        for path in islice(self._search(matcher, 2 * limit + 16), MAX_WAYS):
             short = self._repacked(matcher, path)
             if best is None or len(short) < len(best):
                 best = short
@@ -69,11 +71,11 @@ class Closer:
                 stack.pop()
                 continue
             nodes += 1
-            if len(path) + len(move) > longest or not at.accepts(move):
+            if len(path) + len(move) > longest:
                 continue
             there = at.copy()
-            for token in move:
-                there.accept(token)
+            if not there.push(move):
+                continue
             if there.is_accepting:
                 yield path + move
             else:
@@ -100,9 +102,7 @@ class Closer:
     def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
         """The same text in fewer tokens, if it can be had."""
         packed = self._vocabulary.greedy(self._vocabulary.text(path))
-        if packed is not None and len(packed) < len(path) and matcher.accepts(packed):
-            return _followed(matcher, packed) or path
-        return path
+        return packed if packed is not None and len(packed) < len(path) and follow(matcher, packed) else path
 
 
 class _Moves:
@@ -120,15 +120,8 @@ class _Moves:
 
 def follow(matcher: Matcher, tokens: list[int]) -> bool:
     """Whether these tokens make the text whole from here."""
-    return matcher.accepts(tokens) and _followed(matcher, tokens) is not None
-
-
-def _followed(matcher: Matcher, tokens: list[int]) -> list[int] | None:
     end = matcher.copy()
-    for token in tokens:
-        if not end.accept(token):
-            return None
-    return tokens if end.is_accepting else None
+    return end.push(tokens) and end.is_accepting
 
 
 def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -160,7 +160,7 @@ class Guide:
         if not rest.strip():
             return True
         tokens = self._vocabulary.greedy(rest)
-        return tokens is not None and all(self._matcher.accept(token) for token in tokens)
+        return tokens is not None and self._matcher.push(tokens)
 
 
 def _set(row: Words, token: int, on: bool) -> None:

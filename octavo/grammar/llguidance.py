@@ -88,8 +88,11 @@ class LLState:
         # A token that does not fit would put the library's matcher in an error state for good.
         return self._matcher.try_consume_tokens([token]) == 1
 
-    def accepts(self, tokens: Sequence[int]) -> bool:
-        return self._matcher.validate_tokens(list(tokens)) == len(tokens)
+    def push(self, tokens: Sequence[int]) -> bool:
+        done = self._matcher.try_consume_tokens(list(tokens))
+        if done < len(tokens):
+            self.rewind(done)
+        return done == len(tokens)
 
     def rewind(self, n: int) -> None:
         if n and not self._matcher.rollback(n):

@@ -134,14 +134,12 @@ class XGState:
     def accept(self, token: int) -> bool:
         return token not in self._vocabulary.special and bool(self._matcher.accept_token(token))
 
-    def accepts(self, tokens: Sequence[int]) -> bool:
-        done = 0
-        for token in tokens:
+    def push(self, tokens: Sequence[int]) -> bool:
+        for done, token in enumerate(tokens):
             if not self.accept(token):
-                break
-            done += 1
-        self.rewind(done)
-        return done == len(tokens)
+                self.rewind(done)
+                return False
+        return True
 
     def rewind(self, n: int) -> None:
         if n:
