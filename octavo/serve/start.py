@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from octavo.base.config import ModelConfig, OctavoConfig
 from octavo.base.errors import ConfigError
+from octavo.base.wire import Vocabulary
 from octavo.engine.client import EngineClient
 from octavo.serve.calls import Backend
 from octavo.text.chat import MAX_SOURCE_CHARS, ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
 from octavo.text.request import Limits, TextProcessor
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, load_tokenizer
 from octavo.weights.facts import ModelFiles, read_model
 
@@ -33,7 +35,9 @@ async def launch(config: OctavoConfig) -> Backend:
         text.cancel()
         raise
     try:
-        tokenizer, template, defaults = await text
+        tokenizer, template, defaults, vocabulary = await text
+        if vocabulary is not None:
+            engine.provide(vocabulary)
     except BaseException:
         await engine.close()
         raise
@@ -41,14 +45,14 @@ async def launch(config: OctavoConfig) -> Backend:
     return Backend(engine, TextProcessor(tokenizer, template, limits, defaults, seed=config.engine.model.seed))
 
 
-def _text(config: ModelConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTemplate | None, Defaults]:
+def _text(config: ModelConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTemplate | None, Defaults, Vocabulary | None]:
     tokenizer = load_tokenizer(files)
     templates = tokenizer.templates
     if config.chat_template is not None:
         templates = {"default": _read_template(config.chat_template)}
     template = load_chat(templates, tokenizer.special_texts, tokenizer.special)
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
-    return tokenizer, template, defaults
+    return tokenizer, template, defaults, vocabulary_of(tokenizer)
 
 
 def _read_template(path: str) -> str:
