@@ -6,13 +6,14 @@ import ctypes
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.base.errors import UserError
 from octavo.grammar.base import Backend, Refused
-from octavo.grammar.closing import Closer
+from octavo.grammar.closing import Closer, example
 from octavo.grammar.forms import check_spec
 from octavo.grammar.frames import Broken, Job, Setup, Verdict, frame, read_frame
 from octavo.grammar.registry import BACKENDS
@@ -46,7 +47,7 @@ class Workshop:
         import numpy as np
 
         assert job.spec is not None
-        form = check_spec(job.spec)
+        form = check_spec(job.spec, example=partial(example, backend, self._table))
         reason = backend.refusal(form)
         if reason is not None:
             raise Refused(reason)
