@@ -22,8 +22,6 @@ from octavo.grammar.spec import (
 )
 
 ANY_OBJECT = '{"type":"object"}'
-# Endless whitespace is what a small model falls into; nobody indents further than this.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -76,14 +74,11 @@ def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Exa
     if schema is False:
         raise UserError(f"{param} allows no value.", param=param)
     schema = normal(schema, schema, closed=not spec.additional_properties)
-    pattern = spec.whitespace_pattern
-    if pattern is None and spec.any_whitespace and spec.backend in ("auto", "llguidance", "guidance"):
-        pattern = WHITESPACE
     return Form(
         "json_schema",
         msgspec.json.encode(schema).decode(),
         any_whitespace=spec.any_whitespace,
-        whitespace_pattern=pattern,
+        whitespace_pattern=spec.whitespace_pattern,
         hints=hints(schema, example) if search else (),
     )
 
