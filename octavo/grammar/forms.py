@@ -8,7 +8,7 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import Form, Refused
-from octavo.grammar.schema import check_pattern, check_schema, normal
+from octavo.grammar.schema import check_pattern, check_references, check_schema, normal
 from octavo.grammar.shortest import Example, hints, no_example
 from octavo.grammar.spec import (
     MAX_CHOICES,
@@ -71,6 +71,7 @@ def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_
 def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Example) -> Form:
     schema = _parsed(source, param)
     check_schema(schema, param)
+    check_references(schema, schema, param)
     if schema is False:
         raise UserError(f"{param} allows no value.", param=param)
     schema = normal(schema, schema, closed=not spec.additional_properties)

@@ -17,6 +17,7 @@ from octavo.grammar.schema import normal
 from octavo.grammar.spec import GrammarSpec, decode_spec, encode_spec
 
 GOOD = json_spec(SCHEMAS[1])
+IN_TIME_S = child.COMPILE_TIMEOUT_S + 5.0  # room for a machine that does much else
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +81,9 @@ def test_bombs_are_refused_in_time_and_the_next_is_served(compiler, name):
         assert caught.value.param.split(".")[0] == "structured_outputs"
         assert len(caught.value.message) < 600
         assert "\n" not in caught.value.message
-    took = time.monotonic() - begin
-    again = time.monotonic()
+    assert time.monotonic() - begin < IN_TIME_S
     fresh = json_spec({"type": "object", "properties": {name: {"type": "integer"}}})
     assert compiler.submit(fresh).result(30).opening is not None
-    assert took < 2.2 + 3 * (time.monotonic() - again)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_expressions_that_explode_elsewhere_end_in_time(compiler, pattern):
     begin = time.monotonic()
     with suppress(UserError):
         assert compiler.submit(GrammarSpec("regex", pattern)).result(60) is not None
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < IN_TIME_S
 
 
 def test_the_path_in_the_schema_is_named(compiler):
