@@ -82,6 +82,25 @@ class Linear(Protocol):
         ...
 
 
+class NormedLinear(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: Tensor,
+        eps: float,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """RMS norm of ``residual + x``, then the product, then perhaps a gated activation of its two halves.
+
+        x and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]`` (``[T, O / 2]`` if gated) and
+        the sum. May write into its inputs.
+        """
+        ...
+
+
 class Uniform(Protocol):
     def __call__(self, seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
         """Counter-based numbers in [0, 1): ``[R] int64, [R] int64 -> [R] fp64``; same key, same number, anywhere."""
@@ -104,6 +123,7 @@ class Ops:
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
     linear: Linear
+    normed_linear: NormedLinear
     uniform: Uniform
     sample: Sample
     names: dict[str, str]

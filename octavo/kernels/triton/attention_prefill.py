@@ -198,6 +198,6 @@ def prefill_attention(
         WINDOWED=window is not None,
         PRECISION="ieee" if exact else "tf32",
         num_warps=4 if exact else 8,
-        num_stages=2 if exact or padded > 128 else 3,
+        num_stages=1 if exact else 2 if padded > 128 else 3,
         **LAUNCH,
     )
