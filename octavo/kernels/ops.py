@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from octavo.kernels.ahead import MakeAheadOps
 from octavo.kernels.context import AttentionMeta
 
 
@@ -101,6 +102,15 @@ class NormedLinear(Protocol):
         ...
 
 
+class Greedy(Protocol):
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The likeliest token, the lowest id among equals: ``[S, V]`` of any float type ``-> [S]`` int64.
+
+        -1 for a row with a logit that is no number, or whose greatest is infinite.
+        """
+        ...
+
+
 class Uniform(Protocol):
     def __call__(self, seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
         """Counter-based numbers in [0, 1): ``[R] int64, [R] int64 -> [R] fp64``; same key, same number, anywhere."""
@@ -126,6 +136,8 @@ class Ops:
     normed_linear: NormedLinear
     uniform: Uniform
     sample: Sample
+    greedy: Greedy
+    ahead: MakeAheadOps | None  # None: steps cannot be captured
     names: dict[str, str]
 
     def overlay(self, source: str, **entries: object) -> "Ops":

@@ -134,7 +134,7 @@ def _one_token(
     tl.store(y_ptr + feature, acc.to(kind), mask=feature < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def _few_tokens(
     x_ptr,
     r_ptr,
