@@ -5,7 +5,7 @@ share it. A captured step plans its launches before it knows the numbers: `PlanA
 Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -27,6 +28,7 @@ class StepPlan:
     decode: DecodePlan | None
     cu_tiles: torch.Tensor | None  # int32 [R + 1]
     max_tiles: int
+    fresh: list[FreshRow] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -44,16 +46,20 @@ def paged_attention(
 ) -> torch.Tensor:
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    plan = step_plan(meta, q, kv.shape[2], window)
+    plan = step_plan(meta, q, kv.shape[2], window, softcap)
     rows = (meta.block_table, meta.seq_lens, meta.query_start)
     if plan.decode is not None:
         decode_attention(q, kv, *rows, plan.decode, out, scale, window, softcap)
+    for row in plan.fresh:
+        fresh_attention(q, kv, meta, row, out, scale)
     if plan.cu_tiles is not None:
         prefill_attention(q, kv, *rows, plan.cu_tiles, plan.max_tiles, out, scale, window, softcap)
     return out
 
 
-def step_plan(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None) -> StepPlan:
+def step_plan(
+    meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None, softcap: float | None = None
+) -> StepPlan:
     """The step's plan, made at the first layer that asks: from host numbers, or from the places told ahead."""
     key = f"triton:{window}"
     plan = meta.scratch.get(key)
@@ -62,27 +68,30 @@ def step_plan(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: i
     if isinstance(plan, PlanAhead):
         made = _completed(plan, q, num_kv_heads)
     else:
-        made = _from_host(meta, q, num_kv_heads, window)
+        made = _from_host(meta, q, num_kv_heads, window, plain=window is None and softcap is None)
     meta.scratch[key] = made
     return made
 
 
-def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None) -> StepPlan:
+def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None, *, plain: bool) -> StepPlan:
     query_lens = np.asarray(meta.query_lens, dtype=np.int64)
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     programs = num_programs(q.device)
     rows = query_lens.size
+    fresh = fresh_rows(q, query_lens, seq_lens) if plain else []
+    tiled = query_lens.copy()
+    tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 3, dtype=np.int32)
     cu_chunks, chunk, cu_tiles = packed[: rows + 1], packed[rows + 1 : rows + 2], packed[rows + 2 :]
     chunk[0] = _fill_chunks(cu_chunks, query_lens, seq_lens, window, num_kv_heads, programs)
-    _fill_tiles(cu_tiles, query_lens, query_tile(q.dtype.itemsize, q.shape[2]))
+    _fill_tiles(cu_tiles, tiled, query_tile(q.dtype.itemsize, q.shape[2]))
     device = _upload(packed, q.device)
     decode = None
     if cu_chunks[-1]:
         part, lse = _partials(int(cu_chunks[-1]), q)
         decode = DecodePlan(device[: rows + 1], device[rows + 1 : rows + 2], part, lse, programs)
     tiles = int(cu_tiles[-1])
-    return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles)
+    return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles, fresh)
 
 
 def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan:
