@@ -1,0 +1,135 @@
+"""`octavo serve` as its users start it: a process, measured from outside. No torch."""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from octavo.base.errors import EngineError
+from octavo.bench.data import even
+from octavo.bench.gpu.setting import Setting, model_folder
+from octavo.bench.raw import Found, Group, Orders, send
+
+NAME = "bench"
+PATH = "/v1/completions"
+POLL_S = 0.01
+STOP_WAIT_S = 15.0
+
+
+class Server:
+    """A served model of random weights. `start` returns the seconds to the first token over HTTP."""
+
+    def __init__(self, setting: Setting, shape: str, cache: str = "kernels") -> None:
+        """`cache` names the folder of compiled kernels; a new name is an empty one."""
+        self._setting = setting
+        self._folder = model_folder(shape, setting.folder)
+        self._cache = Path(setting.folder) / cache
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def start(self, cap_s: float) -> float:
+        """Start it and ask for a token. Raises EngineError when none came within `cap_s` seconds."""
+        self.port = _free_port()
+        prompt = even(1, 8, 1, seed=self.port).prompts[0]
+        begin = time.perf_counter()
+        # It follows its standard input to the grave, so it cannot outlive us.
+        self._process = subprocess.Popen(self._argv(), stdin=subprocess.PIPE, stdout=2, env=self._environment())
+        while not self._ready():
+            if self._process.poll() is not None:
+                raise EngineError(f"the server ended with exit code {self._process.returncode}")
+            if time.perf_counter() - begin > cap_s:
+                raise EngineError(f"the server was not ready after {cap_s:g} s")
+            time.sleep(POLL_S)
+        self._first_text(prompt)
+        return time.perf_counter() - begin
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Let it end in order, then end it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.terminate()
+        process.stdin.close()
+        try:
+            process.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def send(self, *groups: Group, stop_s: float = 600.0) -> Found:
+        """Send groups from the load client's process."""
+        return send(Orders(host="127.0.0.1", port=self.port, path=PATH, groups=list(groups), stop_s=stop_s))
+
+    def _argv(self) -> list[str]:
+        options = {**self._setting.engine(), "port": self.port, "host": "127.0.0.1", "served_model_name": NAME}
+        options |= {"log_level": "warning", "shutdown_timeout": 1}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        return [sys.executable, "-m", "octavo.cli.attached", "serve", str(self._folder), *flags]
+
+    def _environment(self) -> dict[str, str]:
+        caches = {name: str(self._cache / name.lower()) for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH")}
+        return {**os.environ, **caches, "XDG_CACHE_HOME": str(self._cache / "xdg")}
+
+    def _ready(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2.0)
+            connection.request("GET", "/ready")
+            status = connection.getresponse().status
+            connection.close()
+            return status == 200
+        return False
+
+    def _first_text(self, prompt: Any) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120.0)
+        connection.request("POST", PATH, json.dumps(body(prompt, 2)), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        while line := response.readline():
+            if b'"text":"' in line and b'"text":""' not in line:
+                connection.close()
+                return
+        raise EngineError(f"the server answered HTTP {response.status} without text")
+
+
+def body(prompt: Any, length: int) -> dict[str, Any]:
+    """A streamed completion of exactly `length` tokens."""
+    return {
+        "model": NAME,
+        "prompt": prompt,
+        "max_tokens": length,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def bodies(count: int, input_len: int, output_len: int, *, seed: int) -> list[dict[str, Any]]:
+    """Requests that share no prefix with those of another seed."""
+    load = even(count, input_len, output_len, seed=seed)
+    return [body(prompt, length) for prompt, length in zip(load.prompts, load.output_lens)]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
