@@ -31,7 +31,7 @@ class Row(Struct, frozen=True, kw_only=True):
     peer: str | None = None
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one machine gave on one day."""
 
     machine: dict[str, Any]

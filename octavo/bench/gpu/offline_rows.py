@@ -1,10 +1,12 @@
 """Stages of the offline API: one engine of random weights, throughput, decode alone and time to first token."""
 
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from octavo.base.errors import ConfigError
 from octavo.bench.data import even
 from octavo.bench.gpu.child import Report
 from octavo.bench.gpu.host import busy_share, host_seconds
@@ -30,12 +32,25 @@ class _Offline:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
+        self._llm = self._launch()
+        try:
+            yield
+        finally:
+            self._llm.close()
+
+    def _launch(self) -> Any:
         from octavo.llm import LLM
 
-        folder = model_folder(self._shape, self._setting.folder)
-        options = {**self._setting.engine(), "enable_prefix_caching": False, **self._options}
-        with LLM(str(folder), **options) as self._llm:
-            yield
+        folder = str(model_folder(self._shape, self._setting.folder))
+        options = {**self._setting.engine(), "enable_prefix_caching": False}
+        try:
+            return LLM(folder, **options, **self._options)
+        except ConfigError as error:
+            if not self._options:
+                raise
+            print(f"{error}; again without {', '.join(self._options)}", file=sys.stderr)
+            self._options = {}
+            return LLM(folder, **options)
 
     def mixed(self, report: Report, point: str) -> None:
         """Output tokens a second over the mixed set; the median run."""
@@ -106,8 +121,7 @@ class OfflineSmall(_Offline):
         weights = arch.num_parameters() * DTYPE_BYTES[settled.dtype]
         cache = engine.ready.num_blocks * one_block_bytes(arch.kv_specs(), settled.block_size, settled.dtype)
         note = f"{cache / 1e9:.1f} of {(total - weights) / 1e9:.1f} GB"
-        if settled.device != "cpu":
-            note += f", gpu_memory_utilization {self._setting.utilization:g}"
+        note += "".join(f", {name} {value:g}" for name, value in self._options.items())
         report("T29", 100 * cache / (total - weights), note)
 
     def host(self, report: Report) -> None:
