@@ -14,10 +14,44 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional as F
 
+from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 
 MAX_TOKENS = 16
+MAX_ROW_OF_ONE = 16_384
+MAX_ROW_OF_FEW = 2048  # longer rows of K do not fit a program's registers and shared memory
+MAX_FEATURES_OF_FEW = 32_768  # taller matrices keep cuBLAS busy enough
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``[T, E] x [O, E] -> [T, O]``: this file's kernels where they win, cuBLAS elsewhere."""
+    if _fits(x, weight):
+        return few_token_linear(x, weight, bias)[0]
+    return F.linear(x, weight, bias)
+
+
+def normed_linear(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `NormedLinear` in kernels/ops: one kernel for few tokens, three for more."""
+    if _fits(x, weight):
+        y, total = few_token_linear(x, weight, bias, Norm(norm, eps, residual), activation or "none")
+        return y, x if total is None else total
+    if residual is None:
+        normed, total = rms_norm(x, norm, eps), x
+    else:
+        normed, total = add_rms_norm(x, residual, norm, eps)
+    y = F.linear(normed, weight, bias)
+    return (y if activation is None else act_mul(y, activation)), total
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +134,7 @@ def _one_token(
     tl.store(y_ptr + feature, acc.to(kind), mask=feature < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def _few_tokens(
     x_ptr,
     r_ptr,
@@ -227,3 +261,13 @@ def _rows_of_one(features: int, size: int) -> int:
     """Weight rows a program: few enough to spread over the device, 64 KiB of them at most."""
     rows = 8 if features >= 4096 else 4
     return max(1, min(rows, (1 << 15) // pow2(size)))
+
+
+def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether few tokens meet a matrix whose rows a program can hold."""
+    tokens, size = x.shape
+    if x.dtype == torch.float32 or tokens == 0:
+        return False  # exactness first: cuBLAS adds in fp32 throughout
+    if tokens == 1:
+        return size <= MAX_ROW_OF_ONE
+    return tokens <= MAX_TOKENS and size <= MAX_ROW_OF_FEW and weight.shape[0] <= MAX_FEATURES_OF_FEW
