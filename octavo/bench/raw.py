@@ -157,7 +157,8 @@ class Connection(asyncio.Protocol):
 
     def _note(self, event: bytes) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            content = json.loads(event[event.index(b"{") :])
+            # What follows the object may be the frame of the next chunk.
+            content, _ = json.JSONDecoder().raw_decode(event[event.index(b"{") :].decode())
             if "error" in content:
                 self._answer.error = str(content["error"])[:300]
                 self._end(None)

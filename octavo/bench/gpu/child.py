@@ -17,7 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from octavo.bench.gpu.rows import STAGES
-from octavo.bench.gpu.setting import Setting
+from octavo.bench.gpu.setting import Setting, kernel_caches
+
+COLD = "kernels"
+"""The stage that must leave no compiled kernels behind for the first start of a server."""
 
 OPEN = "open"
 """The name of what comes before a stage's first job: loading its model."""
@@ -79,6 +82,8 @@ def main() -> int:
     events: TextIO = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
+    if orders.stage != COLD:
+        os.environ |= kernel_caches(orders.setting.folder)
 
     def send(event: dict[str, Any]) -> None:
         events.write(json.dumps(event) + "\n")

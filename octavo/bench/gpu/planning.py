@@ -48,6 +48,9 @@ class NullExecutor:
         assert self._plan is not None
         return _Answer(StepResult(self._plan.step, [[TOKEN] for _ in self._plan.sample]))
 
+    def prepare(self) -> bool:
+        return False
+
     def shutdown(self) -> None:
         self._plan = None
 

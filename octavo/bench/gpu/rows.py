@@ -29,7 +29,7 @@ JOBS = (
     Job("probe", "kernels", 25),
     Job("T8", "kernels", 45),
     Job("T14.plan", "kernels", 20),
-    Job("T17", "http-small", 150),
+    Job("T17", "http-small", 180),
     Job("T11", "http-small", 20),
     Job("T12", "http-small", 25),
     Job("T13", "http-small", 45),
@@ -42,7 +42,7 @@ JOBS = (
     Job("T3", "offline-large", 75),
     Job("T6", "offline-large", 45),
     Job("T9.8b", "offline-large", 25),
-    Job("T11.8b", "http-large", 60),
+    Job("T11.8b", "http-large", 90),
     Job("P1", "peer", 75),
 )
 """In the order of running."""
@@ -109,6 +109,7 @@ POINTS: dict[str, Point] = {
     "T15.ttft": Point(f"Qwen3-0.6B, 32k prompt beside 32 streams, median {_FIRST}", "ms", less=True),
     "T17": Point("Qwen3-0.6B, process start to first HTTP token, empty kernel cache", "s", 2, less=True),
     "T17.warm": Point("Qwen3-0.6B, process start to first HTTP token, warm kernel cache", "s", 2, less=True),
+    "T17.settled": Point("Qwen3-0.6B, process start to evenly fast answers, warm kernel cache", "s", less=True),
     "T29": Point("Qwen3-0.6B, KV cache over the memory left after weights", "%", 100),
     "P1": Point("transformers continuous batching, Qwen3-0.6B, requests as in T1, this run", "tok/s"),
 }

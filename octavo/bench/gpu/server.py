@@ -8,36 +8,34 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from octavo.base.errors import EngineError
 from octavo.bench.data import even
-from octavo.bench.gpu.setting import Setting, model_folder
+from octavo.bench.gpu.setting import Setting, kernel_caches, model_folder
 from octavo.bench.raw import Found, Group, Orders, send
 
 NAME = "bench"
 PATH = "/v1/completions"
 POLL_S = 0.01
 STOP_WAIT_S = 15.0
+EVEN, EVEN_FACTOR, EVEN_SLACK_S = 6, 1.5, 0.004  # so many answers in a row, none slower than this beside the fastest
 
 
 class Server:
     """A served model of random weights. `start` returns the seconds to the first token over HTTP."""
 
-    def __init__(self, setting: Setting, shape: str, cache: str = "kernels") -> None:
-        """`cache` names the folder of compiled kernels; a new name is an empty one."""
+    def __init__(self, setting: Setting, shape: str) -> None:
         self._setting = setting
         self._folder = model_folder(shape, setting.folder)
-        self._cache = Path(setting.folder) / cache
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = 0
         self.port = 0
 
     def start(self, cap_s: float) -> float:
         """Start it and ask for a token. Raises EngineError when none came within `cap_s` seconds."""
         self.port = _free_port()
-        prompt = even(1, 8, 1, seed=self.port).prompts[0]
         begin = time.perf_counter()
         # It follows its standard input to the grave, so it cannot outlive us.
         self._process = subprocess.Popen(self._argv(), stdin=subprocess.PIPE, stdout=2, env=self._environment())
@@ -47,12 +45,23 @@ class Server:
             if time.perf_counter() - begin > cap_s:
                 raise EngineError(f"the server was not ready after {cap_s:g} s")
             time.sleep(POLL_S)
-        self._first_text(prompt)
+        self._first_text()
         return time.perf_counter() - begin
 
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def settle(self, cap_s: float, pause_s: float) -> float:
+        """Seconds until a lone request is answered evenly: what the server still prepared in quiet moments is done."""
+        begin = time.perf_counter()
+        times: list[float] = []
+        while time.perf_counter() - begin < cap_s:
+            times.append(self._first_text())
+            if len(times) >= EVEN and max(times[-EVEN:]) <= EVEN_FACTOR * min(times) + EVEN_SLACK_S:
+                break
+            time.sleep(pause_s)
+        return time.perf_counter() - begin
 
     def stop(self) -> None:
         """Let it end in order, then end it."""
@@ -87,8 +96,7 @@ class Server:
         return [sys.executable, "-m", "octavo.cli.attached", "serve", str(self._folder), *flags]
 
     def _environment(self) -> dict[str, str]:
-        caches = {name: str(self._cache / name.lower()) for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH")}
-        return {**os.environ, **caches, "XDG_CACHE_HOME": str(self._cache / "xdg")}
+        return {**os.environ, **kernel_caches(self._setting.folder)}
 
     def _ready(self) -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -99,14 +107,18 @@ class Server:
             return status == 200
         return False
 
-    def _first_text(self, prompt: Any) -> None:
+    def _first_text(self) -> float:
+        """Seconds to the first text of a short request. Raises EngineError when none comes."""
+        self._asked += 1
+        begin = time.perf_counter()
+        prompt = even(1, 8, 1, seed=self._asked).prompts[0]
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120.0)
         connection.request("POST", PATH, json.dumps(body(prompt, 2)), {"Content-Type": "application/json"})
         response = connection.getresponse()
         while line := response.readline():
             if b'"text":"' in line and b'"text":""' not in line:
                 connection.close()
-                return
+                return time.perf_counter() - begin
         raise EngineError(f"the server answered HTTP {response.status} without text")
 
 

@@ -58,6 +58,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
     first_rounds: int = 7
     prefixes: tuple[int, int] = (8192, 16_384)
     idle_requests: int = 20
+    settle_pause_s: float = 0.3
     load_requests: int = 256
     load_at_once: int = 64
     load_in: int = 512
@@ -96,6 +97,7 @@ TINY = Sizes(
     first_rounds=1,
     prefixes=(64, 128),
     idle_requests=2,
+    settle_pause_s=0.01,
     load_requests=6,
     load_at_once=3,
     load_in=12,
@@ -152,6 +154,12 @@ class Setting(Struct, frozen=True, kw_only=True):
         """The mixed set, or the first `count` requests drawn like it."""
         low, high = self.sizes.lengths
         return mixed(count, min_in=low, max_in=high, min_out=low, max_out=high, seed=seed)
+
+
+def kernel_caches(folder: str) -> dict[str, str]:
+    """Environment that keeps compiled kernels in a run's own folder, which is empty when the run begins."""
+    place = Path(folder) / "kernels"
+    return {name: str(place / name.lower()) for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")}
 
 
 def model_config(name: str) -> dict[str, Any]:
