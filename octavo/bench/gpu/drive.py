@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="the same workloads, each once")
     made.add_argument("--shapes", choices=("qwen3", "tiny"), default="qwen3", help="tiny is a dry run without meaning")
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    made.add_argument("--utilization", type=float, default=0.98, help="share of GPU memory for the offline rows")
+    made.add_argument("--utilization", type=float, default=0.98, help="share of GPU memory that T29 asks for")
     return made
 
 
@@ -56,6 +57,7 @@ def main(root: Path, argv: Sequence[str] | None = None) -> int:
         peers=peers,
         found=found,
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that a stage does not outlive us
     deadline = time.monotonic() + options.budget
     with tempfile.TemporaryDirectory(prefix="octavo-gpu-") as folder:
         setting = Setting(

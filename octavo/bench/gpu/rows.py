@@ -34,7 +34,6 @@ JOBS = (
     Job("T12", "http-small", 25),
     Job("T13", "http-small", 45),
     Job("T15", "http-small", 45),
-    Job("T29", "offline-small", 10),
     Job("T1", "offline-small", 75),
     Job("T5", "offline-small", 45),
     Job("T9", "offline-small", 20),
@@ -43,6 +42,7 @@ JOBS = (
     Job("T6", "offline-large", 45),
     Job("T9.8b", "offline-large", 25),
     Job("T11.8b", "http-large", 90),
+    Job("T29", "memory", 30),
     Job("P1", "peer", 75),
 )
 """In the order of running."""
@@ -53,6 +53,7 @@ STAGES = {
     "http-large": "octavo.bench.gpu.http_rows:HttpLarge",
     "offline-small": "octavo.bench.gpu.offline_rows:OfflineSmall",
     "offline-large": "octavo.bench.gpu.offline_rows:OfflineLarge",
+    "memory": "octavo.bench.gpu.offline_rows:OfflineMemory",
     "peer": "octavo.bench.gpu.peer:PeerStage",
 }
 """Each stage is one process, so that one model at a time is on the GPU and a broken one takes nothing else along."""

@@ -129,7 +129,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     device: str = "cuda"
     tiny: bool = False
     quick: bool = False
-    utilization: float = 0.98  # share of the GPU's memory for the offline rows and T29
+    utilization: float = 0.98  # share of the GPU's memory that T29 asks for
 
     @property
     def sizes(self) -> Sizes:

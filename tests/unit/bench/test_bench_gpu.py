@@ -241,3 +241,23 @@ def test_dry_run_of_the_rest(tmp_path):
     values = dry_run(tmp_path, "T3,T6,T9,T11,P1", 200)
     first = {"T9", "T9.1024", "T9.8192", "T9.8b-128", "T9.8b-1024", "T9.8b-8192", "T11", "T11.8b-1024"}
     assert first | {"T3", "T6", "T6.16", "T6.64", "P1"} <= set(values)
+
+
+def test_the_attention_row_measures_the_triton_kernel_on_sound_tables():
+    """The step that T8 times gives the reference's result, so the kernel reads every token it is said to read."""
+    pytest.importorskip("triton")
+    import torch
+
+    from octavo.bench.gpu.attention import decode_meta
+    from octavo.kernels.ops import select
+
+    lens = [1, 16, 37, 90]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    meta = decode_meta(lens, device)
+    blocks = meta.block_table.unique().tolist()
+    assert blocks == list(range(12)), "block 0, and each other block once"
+    pool = torch.randn(12, 2, 2, 2, 16, 16, device=device)
+    queries = torch.randn(4, 4, 16, device=device)
+    arguments = (queries, pool[:, 1], meta, 0.25, None, None)
+    truth = select(device, "reference").paged_attention(*arguments)
+    torch.testing.assert_close(select(device, "triton").paged_attention(*arguments), truth, atol=1e-4, rtol=1e-4)
