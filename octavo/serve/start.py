@@ -37,7 +37,7 @@ async def launch(config: OctavoConfig) -> Backend:
     except BaseException:
         await engine.close()
         raise
-    limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size)
+    limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size, config.serve.limits.queue_timeout)
     return Backend(engine, TextProcessor(tokenizer, template, limits, defaults, seed=config.engine.model.seed))
 
 

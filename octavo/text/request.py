@@ -32,6 +32,7 @@ class Limits(Struct, frozen=True):
 
     max_model_len: int
     vocab_size: int
+    max_wait_s: float = 0.0  # how long a request may wait for its first step; 0: as long as it takes
 
 
 class Prepared(Struct, frozen=True):
@@ -209,7 +210,9 @@ class TextProcessor:
         if prompt_only and not echo and params.prompt_logprobs is None:
             raise UserError("max_tokens must be at least 1, but for echo or prompt_logprobs", param="max_tokens")
         room = self._room(len(tokens), params, param)
-        wanted = params.replace(max_tokens=1, min_tokens=0) if prompt_only else params
+        # The engine must yield a token to have seen the whole prompt; nobody sees that one, so nothing can end on it.
+        nothing = {"max_tokens": 1, "min_tokens": 0, "ignore_eos": True, "stop_token_ids": None}
+        wanted = params.replace(**nothing) if prompt_only else params
         if params.max_tokens is None and self.defaults.max_tokens is not None:
             room = min(room, self.defaults.max_tokens)
         base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
@@ -219,7 +222,9 @@ class TextProcessor:
         for index in range(params.n):
             name = sibling_id(request_id, index, params.n)
             sampling = replace(first, seed=sibling_seed(base, index))
-            requests.append(EngineRequest(name, tokens, sampling, priority, cache_salt, arrival))
+            requests.append(
+                EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, self.limits.max_wait_s)
+            )
             collectors.append(
                 Collector(
                     self.tokenizer,

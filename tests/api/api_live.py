@@ -63,7 +63,7 @@ class Live:
     """A server in a thread. Use as a context manager."""
 
     def __init__(self, conf: OctavoConfig, back: Backend | None, max_open: int = 2048) -> None:
-        self.service = Service(conf, Limits(conf.serve.max_body_bytes, max_open))
+        self.service = Service(conf, Limits(conf.serve, max_open))
         self.app = App(self.service)
         self.engine: Any = back.engine if back else None
         self.tokenizer: Any = back.text.tokenizer if back else None

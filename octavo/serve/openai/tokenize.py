@@ -4,6 +4,7 @@ from octavo.base.errors import UserError
 from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import bounded_call
+from octavo.serve.openai.bounds import check_bounds
 from octavo.serve.openai.prepare import chat_tokens, note_unknown
 from octavo.serve.openai.schema import DetokenizeRequest, TokenizeRequest
 
@@ -16,6 +17,7 @@ async def tokenize(call: Call) -> Reply:
     backend = call.service.backend
     body, unknown = await call.read(_TOKENIZE)
     note_unknown(call, unknown)
+    check_bounds(body, call.limits)
     call.service.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise UserError("Send either prompt or messages.", param="prompt")
