@@ -186,6 +186,8 @@ def test_continue_final_message_and_tools_reach_the_prompt(live: Live) -> None:
     assert "get_weather" in prompt
     live.chat(tools=[tool], tool_choice="none", max_tokens=1)  # as in vLLM, unless the operator says otherwise
     assert "get_weather" in live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
+    live.chat(chat_template_kwargs={"shout": True}, max_tokens=1)
+    assert "LOUD" in live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
 
 
 def test_tools_stay_out_of_the_prompt_on_request() -> None:
@@ -195,8 +197,6 @@ def test_tools_stay_out_of_the_prompt_on_request() -> None:
             assert live.chat(tools=[tool], tool_choice=choice, max_tokens=1).status == 200
             prompt = live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
             assert ("get_weather" in prompt) == there
-    live.chat(chat_template_kwargs={"shout": True}, max_tokens=1)
-    assert "LOUD" in live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
 
 
 def test_control_strings_in_user_text_stay_text(live: Live) -> None:
