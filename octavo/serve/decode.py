@@ -14,6 +14,7 @@ from octavo.base.errors import UserError
 
 MAX_CONTAINERS = 65_536
 MAX_STRINGS = 131_072  # keys included
+MAX_VALUES = 1 << 20  # token ids of a prompt, mostly
 MAX_TOP_KEYS = 256
 
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -28,10 +29,13 @@ def check_shape(body: bytes, limits: LimitsConfig) -> None:
     object of each value while all other requests wait.
     """
     brackets = body.count(b"[") + body.count(b"{")
-    few = body.count(b'"') <= 2 * limits.max_json_keys and body.count(b'"') <= MAX_STRINGS
+    quotes = body.count(b'"')
+    few = quotes <= min(MAX_STRINGS, 2 * limits.max_json_keys) and body.count(b",") < MAX_VALUES
     if brackets <= limits.max_json_depth and few:
         return
     rest = _outside_strings(body)
+    if rest.count(b",") >= MAX_VALUES:
+        raise UserError(f"The body holds more than {MAX_VALUES} values.", code="invalid_json")
     if rest.count(b":") > limits.max_json_keys:
         raise UserError(f"The body holds more than {limits.max_json_keys} keys.", code="invalid_json")
     if brackets <= limits.max_json_depth:

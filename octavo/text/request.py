@@ -19,12 +19,12 @@ from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults
 from octavo.text.fanout import mix, sibling_id, sibling_seed
 from octavo.text.sampling import check_ids, resolve_sampling
-from octavo.text.special import Rendered
+from octavo.text.special import Bounds, Crowded, Rendered
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
 MAX_SALT_CHARS = 256
-_PROBE_CHARS = 1 << 18  # a longer text is counted piece by piece first, so that a hopeless one costs little
+_PROBE_CHARS = 1 << 16  # a longer text is counted piece by piece first, so that a hopeless one costs little
 
 
 class Limits(Struct, frozen=True):
@@ -108,6 +108,7 @@ class TextProcessor:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             template_args=template_args,
+            bounded=params.truncate_prompt_tokens is None,
         )
         tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
         tokens = self._truncated(tokens, params)
@@ -122,17 +123,26 @@ class TextProcessor:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_args: Mapping[str, Any] | None = None,
+        bounded: bool = True,
     ) -> Rendered:
-        """The prompt that a chat becomes. Raises UserError, also when the model has no template."""
+        """The prompt that a chat becomes; `bounded` refuses one that cannot fit early.
+
+        Raises UserError, also when the model has no template.
+        """
         if self.template is None:
             raise UserError(NO_TEMPLATE, param="messages", code="no_chat_template")
-        return self.template.render(
-            messages,
-            tools,
-            add_generation_prompt,
-            continue_final_message=continue_final_message,
-            **{name: value for name, value in (template_args or {}).items() if name not in _RENDER_ARGS},
-        )
+        limit = self.limits.max_model_len
+        try:
+            return self.template.render(
+                messages,
+                tools,
+                add_generation_prompt,
+                continue_final_message=continue_final_message,
+                bounds=Bounds(limit * self.tokenizer.longest_token, limit) if bounded else None,
+                **{name: value for name, value in (template_args or {}).items() if name not in _RENDER_ARGS},
+            )
+        except Crowded as crowded:
+            raise _too_long(limit, f"at least {crowded.seen}", "messages") from None
 
     def tokenize(
         self, text: str | Rendered, *, add_special: bool = True, bounded: bool = True, param: str = "prompt"
@@ -257,7 +267,7 @@ class TextProcessor:
         return room
 
 
-_RENDER_ARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
+_RENDER_ARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "bounds", "self"})
 
 
 def _check_envelope(request_id: str, priority: int, cache_salt: str) -> None:
