@@ -63,9 +63,9 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         float, doc("Largest share of the device's memory that Octavo may take, weights included.", gt=0, le=1)
     ] = 0.92
     kv_cache_memory_bytes: Annotated[int, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] | None = None
-    cpu_kvcache_space: Annotated[float, doc("GiB of KV cache on a CPU. Unset: fitted to free memory.", gt=0)] | None = (
-        None
-    )
+    cpu_kvcache_space: (
+        Annotated[float, doc("GiB of KV cache on a CPU. Unset: a quarter of free memory, 4 at most.", gt=0)] | None
+    ) = None
     num_gpu_blocks_override: Annotated[int, doc("Number of KV blocks, instead of what memory allows.", ge=2)] | None = (
         None
     )
