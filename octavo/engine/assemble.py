@@ -103,6 +103,9 @@ def finish(
             executor.start(sized.layout)
     with phases.timed("scheduler"):
         scheduler = _scheduler(config, resolved, sized, files.arch if files else None)
+    kv_notes = [*_kv_notes(sized), *_host_note(config, resolved)]
+    for note in kv_notes:
+        log.info(note)
     core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size))
     ready = Ready(
         max_model_len=resolved.max_model_len,
@@ -111,7 +114,7 @@ def finish(
         block_size=resolved.block_size,
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
-        notes=[*resolved.notes, *_kv_notes(sized), *_host_note(config, resolved)],
+        notes=[*resolved.notes, *kv_notes],
         phases=phases.seconds,
     )
     return Engine(core, ready, resolved, files)

@@ -97,7 +97,7 @@ class Live:
         self.engine.__dict__.update(fresh.__dict__)
         self.engine.next_token = self.engine._pseudo_random
 
-    def quiet(self, seconds: float = 3.0) -> bool:
+    def quiet(self, seconds: float = 30.0) -> bool:
         """Whether all sequences end and all room is given back within the time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

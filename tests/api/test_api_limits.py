@@ -149,10 +149,11 @@ def test_client_that_leaves_frees_the_engine(live: Live, stream: bool, n: int, r
         time.sleep(0.005)
     if reset:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    before = live.engine.stats.generation_tokens
     sock.close()
-    start = time.monotonic()
-    assert live.quiet(2)
-    assert time.monotonic() - start < 0.5
+    assert live.quiet()
+    # Counted in steps of the engine, since a busy machine slows both alike.
+    assert live.engine.stats.generation_tokens - before <= 10 * n
     assert sorted(live.engine.aborted) == sorted(request.id for request in live.engine.requests)
 
 
@@ -171,13 +172,19 @@ def test_stream_that_nobody_reads_is_cut() -> None:
         live.engine.next_token = lambda line: 70 + len(line) % 40
         # Log-probabilities make an answer large enough for the sockets' buffers to fill.
         body = b'{"messages":[{"role":"user","content":"a"}],"stream":true,"logprobs":true,"top_logprobs":20}'
-        with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with socket.socket() as sock:
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
+            )  # before it connects: then the window stays small
+            sock.settimeout(20)
+            sock.connect(("127.0.0.1", live.port))
             sock.sendall(chat_head(len(body)) + body)
-            deadline = time.monotonic() + 15
-            while not live.engine.aborted and time.monotonic() < deadline:
+            made, since = 0, time.monotonic()
+            while not live.engine.aborted:  # the buffers fill at the speed of the machine; then 0.3 s pass
+                if live.engine.stats.generation_tokens > made:
+                    made, since = live.engine.stats.generation_tokens, time.monotonic()
+                assert time.monotonic() - since < 20, "the stream stands still and is not cut"
                 time.sleep(0.05)
-            assert live.engine.aborted
         assert live.quiet()
 
 
