@@ -90,6 +90,7 @@ class LLM:
             assert files is not None
             limits = Limits(client.ready.max_model_len, client.ready.vocab_size)
             text = load_text(files, config.model).processor(limits)
+            client.prepare()
         except BaseException:
             client.close()
             raise

@@ -157,7 +157,7 @@ def test_a_folder_with_nothing_but_a_config(tmp_path, capsys):
     assert "Does not fit" in capsys.readouterr().out
 
 
-def test_a_hub_name_brings_configs_only(tmp_path, monkeypatch, capsys):
+def test_a_hub_name_brings_configs_only(tmp_path, monkeypatch):
     from octavo.weights import locate
 
     asked = []

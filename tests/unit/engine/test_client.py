@@ -68,7 +68,7 @@ async def test_streams_side_by_side_give_their_own_tokens(depth):
 
 
 async def test_close_and_drop_of_a_stream_abort_on_the_engine():
-    async with await launch(latency_s=0.005) as client:
+    async with await launch(latency_s=0.02) as client:
         closed = client.submit(request("closed", [1], max_tokens=400))
         dropped = client.submit(request("dropped", [2], max_tokens=400))
         await anext(closed)
