@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Sequence
 
+from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import EngineDead, UserError
 from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput
 from octavo.engine.exec.base import Executor
 from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
+from octavo.sched.finish import refused
 from octavo.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -15,13 +17,23 @@ log = logging.getLogger(__name__)
 FAILURE_LIMIT = 3
 """Failed steps in a row after which the device is given up."""
 
+PATIENCE_S = 0.25
+"""Time between two looks for requests that have waited too long."""
+
 STEP_FAILED = "the engine could not finish this request; it may be sent again"
 
 
 class Core:
     """A scheduler and an executor with up to `depth` steps between them."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, depth: int = 1, guard: Guard = let_in) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        depth: int = 1,
+        guard: Guard = let_in,
+        clock: Clock = SystemClock(),  # noqa: B008 - it has no state
+    ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.failures = 0  # failed steps since the engine began
@@ -29,6 +41,8 @@ class Core:
         self._pipeline = Pipeline(executor, depth)
         self._failures_in_a_row = 0
         self._outbox: list[TokenOutput] = []
+        self._clock = clock
+        self._look_again_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -45,7 +59,7 @@ class Core:
             self._guard(request)
             self.scheduler.add(request)
         except UserError as error:
-            self._outbox.append(TokenOutput(request.id, [], "error", error=error.message, error_code=error.status))
+            self._outbox.append(refused(request.id, error))
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; unknown ids are passed over. Their blocks are free before the next plan."""
@@ -56,6 +70,10 @@ class Core:
 
         Raises EngineDead when steps fail again and again.
         """
+        now = self._clock.now()
+        if now >= self._look_again_s:
+            self._look_again_s = now + PATIENCE_S
+            self._outbox += self.scheduler.give_up()
         while self._pipeline.has_room:
             plan = self.scheduler.plan()
             if plan is None:

@@ -15,6 +15,7 @@ token is on the way already. If none runs, all blocks are free and the first wai
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
@@ -23,10 +24,10 @@ from octavo.kv.capacity import longest_alone
 from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
-from octavo.sched.finish import ended
+from octavo.sched.finish import ended, refused
 from octavo.sched.gates import Gate, RowPool, standard_gates
 from octavo.sched.limits import Limits
-from octavo.sched.queue import order_of
+from octavo.sched.queue import order_of, waited_too_long
 from octavo.sched.request import Request
 from octavo.sched.update import Update
 
@@ -47,9 +48,10 @@ class Scheduler:
         limits: Limits,
         gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
         salt: Callable[[EngineRequest], str] = given_salt,
+        clock: Clock = SystemClock(),  # noqa: B008 - it has no state
     ) -> None:
         order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
-        self.board = Board(layout, limits)
+        self.board = Board(layout, limits, clock)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
         self._salt = salt
@@ -78,6 +80,13 @@ class Scheduler:
         """End these requests, whatever they are doing. Unknown ids are passed over: they may just have ended."""
         requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
         return self._end(requests, "abort")
+
+    def give_up(self) -> list[TokenOutput]:
+        """End the requests that have waited longer than they may. Costs a look at each that waits."""
+        late = self.board.overdue()
+        for request in late:
+            self.board.end(request)
+        return [refused(request.id, waited_too_long(request.max_wait_s)) for request in late]
 
     def stats(self) -> EngineStats:
         """Gauges now, and counters since the beginning."""

@@ -8,7 +8,9 @@ from octavo.base.config import CacheConfig, Resolved
 from octavo.base.specs import KVGroup, block_bytes
 from octavo.platform.base import Platform
 
-CPU_SHARE = 0.5  # of the memory still free; the rest belongs to the step's own work and to other programs
+CPU_SHARE = 0.25  # of the memory still free; the rest belongs to the step's own work and to other programs
+CPU_SHARE_AT_MOST = 0.5  # where a single context needs more than that
+CPU_MOST = 4 << 30  # a CPU is done with its steps long before more would be of use
 RESERVE_SHARE = 0.01  # of a GPU's memory, kept for fragments and for what libraries take late
 RESERVE_LEAST = 256 << 20
 
@@ -43,8 +45,11 @@ def on_device(platform: Platform, cache: CacheConfig, need: Need, *, libraries_l
 
 
 def on_host(platform: Platform, resolved: Resolved, groups: tuple[KVGroup, ...], dtype_bytes: int) -> int:
-    """Bytes on a CPU: a share of what is free, and no more than all rows at full length could use."""
+    """Bytes on a CPU, where nobody said how many: a share of what is free, within `CPU_MOST`, and no more than all rows
+    at full length could use; but one row of the whole context if free memory has room for it."""
     free, _ = platform.memory()
     blocks_a_row = len(groups) * -(-(resolved.max_model_len + 1) // resolved.block_size)
     useful = (1 + resolved.max_num_seqs * blocks_a_row) * block_bytes(groups, resolved.block_size, dtype_bytes)
-    return min(int(free * CPU_SHARE), useful)
+    one_row = (2 + blocks_a_row) * block_bytes(groups, resolved.block_size, dtype_bytes)
+    wanted = max(min(int(free * CPU_SHARE), CPU_MOST), min(one_row, int(free * CPU_SHARE_AT_MOST)))
+    return min(wanted, useful)

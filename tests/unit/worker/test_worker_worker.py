@@ -90,6 +90,21 @@ def test_capacity_of_a_host_is_bounded_by_use_and_by_memory():
     assert on_host(tight, settings, groups, 4) == 500
 
 
+@pytest.mark.parametrize(
+    ("free_gib", "length", "want_gib"),
+    [
+        (8, 1024, 2.0),  # a quarter
+        (64, 1024, 4.0),  # 4 GiB at most
+        (128, 1 << 20, 32.0),  # but one whole context
+        (20, 1 << 20, 10.0),  # within half of what is free
+    ],
+)
+def test_a_cpu_gives_a_modest_share(free_gib, length, want_gib):
+    groups = (KVGroup(KVSpec(1, 1024), (0, 1, 2, 3)),)  # 32 KiB a token in fp32
+    settings = resolved(max_rows=1024, max_model_len=length, block_size=16)
+    assert on_host(Counting(free_gib * GIB, 128 * GIB), settings, groups, 4) == pytest.approx(want_gib * GIB, rel=0.01)
+
+
 def test_kv_views_share_blocks_and_not_places():
     spec = KVSpec(num_kv_heads=2, head_dim=3)
     kv = KVLayout((KVGroup(spec, (0, 2)), KVGroup(spec, (1, 3))), 4, 5, 4)
