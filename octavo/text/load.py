@@ -1,0 +1,35 @@
+"""The text side of a model, from its files: tokenizer, chat template, recommended sampling values."""
+
+from dataclasses import dataclass
+
+from octavo.base.config import ModelConfig
+from octavo.base.wire import Vocabulary
+from octavo.text.chat import ChatTemplate, load_chat
+from octavo.text.defaults import Defaults, read_defaults
+from octavo.text.request import Limits, TextProcessor
+from octavo.text.structured import vocabulary_of
+from octavo.text.tokenizer import Tokenizer, TokenizerSource, load_tokenizer
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """What can be loaded while the weights load, before the engine says what it can take."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    defaults: Defaults
+    seed: int
+    vocabulary: Vocabulary | None  # for features of the engine that must know; None: it cannot be told
+
+    def processor(self, limits: Limits) -> TextProcessor:
+        """The front door, for an engine with these limits."""
+        return TextProcessor(self.tokenizer, self.template, limits, self.defaults, seed=self.seed)
+
+
+def load_text(files: TokenizerSource, config: ModelConfig) -> TextSide:
+    """Raises ModelFileError for a tokenizer that cannot be read, ConfigError for a template that does not compile."""
+    tokenizer = load_tokenizer(files)
+    template = load_chat(tokenizer.templates, tokenizer.special_texts, tokenizer.special)
+    defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
+    _ = tokenizer.longest_token  # worked out now and not in the first request
+    return TextSide(tokenizer, template, defaults, config.seed, vocabulary_of(tokenizer))
