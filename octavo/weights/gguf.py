@@ -1,0 +1,281 @@
+"""A bounded reader of GGUF headers, versions 2 and 3 (spec: ggml/docs/gguf.md). No torch.
+
+Nothing in the file is believed: each count, length, offset and product of dimensions is checked in Python integers
+against what is left of the file and against a fixed maximum before it is used. All faults are ModelFileError.
+"""
+
+import itertools
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.base.errors import ModelFileError
+from octavo.weights.gguf_types import BLOCK_TYPES, UNREAD_TYPES
+
+MAGIC = b"GGUF"
+MAX_KEYS = 4096
+MAX_KEY_BYTES = 1024
+MAX_TEXT_BYTES = 256 << 20  # of all metadata strings together, with their lengths
+MAX_STRINGS = 1_500_000  # in all arrays together; Gemma's vocabulary and merges are 780,000
+MAX_NUMBERS = 1 << 24  # in all arrays together
+MAX_TENSORS = 1 << 16
+MAX_TENSOR_NAME_BYTES = 256
+MAX_DIMS = 4
+MAX_VALUES = 1 << 48  # in one tensor
+MIN_ALIGNMENT, MAX_ALIGNMENT, DEFAULT_ALIGNMENT = 8, 1 << 16, 32
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_HEADER_BYTES = 24  # magic, version, number of tensors, number of keys
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_SCALARS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    _BOOL: struct.Struct("<B"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_ARRAY_DTYPES = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    _BOOL: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """Where one tensor lies. `shape` is row-major as in torch (the file stores it the other way round)."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    qtype: int  # ggml type id, a key of BLOCK_TYPES
+    offset: int  # bytes from the start of the file
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """A checked header. Metadata arrays of strings are lists, arrays of numbers are numpy arrays."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, GgufTensor]
+    file_bytes: int
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """The header of a GGUF file, wholly checked. Raises ModelFileError."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ModelFileError(str(path), "is not a regular file")
+            if status.st_size < _HEADER_BYTES:
+                raise ModelFileError(str(path), f"is too short for a GGUF header ({status.st_size} bytes)")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Reader(path, data).read()
+    except OSError as error:
+        raise ModelFileError(str(path), f"cannot be read: {error.strerror or error}") from None
+
+
+class _Reader:
+    """A cursor over the mapped file."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self.path = path
+        self.data = data
+        self.end = len(data)
+        self.at = 0
+        self.strings_left = MAX_STRINGS
+        self.text_left = MAX_TEXT_BYTES
+        self.numbers_left = MAX_NUMBERS
+
+    def read(self) -> GgufFile:
+        num_tensors, num_keys = self.header()
+        metadata = self.metadata(num_keys)
+        alignment = self.alignment(metadata)
+        tensors = self.tensors(num_tensors, alignment)
+        return GgufFile(self.path, metadata, tensors, self.end)
+
+    def fail(self, reason: str) -> ModelFileError:
+        return ModelFileError(str(self.path), reason)
+
+    def need(self, count: int, what: str) -> None:
+        if count > self.end - self.at:
+            raise self.fail(f"ends inside {what} (byte {self.at} of {self.end})")
+
+    def u32(self, what: str) -> int:
+        self.need(4, what)
+        (value,) = _U32.unpack_from(self.data, self.at)
+        self.at += 4
+        return int(value)
+
+    def u64(self, what: str) -> int:
+        self.need(8, what)
+        (value,) = _U64.unpack_from(self.data, self.at)
+        self.at += 8
+        return int(value)
+
+    def name(self, limit: int, what: str) -> str:
+        """A string that must be valid UTF-8 and short: a key or a tensor's name."""
+        length = self.u64(what)
+        if not 0 < length <= limit:
+            raise self.fail(f"{what} is {length} bytes long, allowed are 1 to {limit}")
+        self.need(length, what)
+        raw = self.data[self.at : self.at + length]
+        self.at += length
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise self.fail(f"{what} is not UTF-8: {raw[:40]!r}") from None
+
+    def header(self) -> tuple[int, int]:
+        if self.data[:4] != MAGIC:
+            raise self.fail(f"is not a GGUF file (it begins with {self.data[:4]!r})")
+        self.at = 4
+        version = self.u32("the header")
+        if version and version & 0xFFFF == 0:
+            raise self.fail("is a big-endian GGUF file; only little-endian ones are read")
+        if version not in (2, 3):
+            raise self.fail(f"has GGUF version {version}; versions 2 and 3 are read")
+        num_tensors, num_keys = self.u64("the header"), self.u64("the header")
+        if num_tensors > MAX_TENSORS:
+            raise self.fail(f"claims {num_tensors} tensors, allowed are {MAX_TENSORS}")
+        if num_keys > MAX_KEYS:
+            raise self.fail(f"claims {num_keys} metadata keys, allowed are {MAX_KEYS}")
+        return num_tensors, num_keys
+
+    def metadata(self, num_keys: int) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        for index in range(num_keys):
+            key = self.name(MAX_KEY_BYTES, f"metadata key {index}")
+            if key in metadata:
+                raise self.fail(f"metadata key {key[:80]!r} appears twice")
+            metadata[key] = self.value(key[:80])
+        return metadata
+
+    def value(self, key: str) -> Any:
+        kind = self.u32(key)
+        if kind == _STRING:
+            return self.strings(1, key)[0]
+        if kind == _ARRAY:
+            return self.array(key)
+        scalar = _SCALARS.get(kind)
+        if scalar is None:
+            raise self.fail(f"{key} has unknown value type {kind}")
+        self.need(scalar.size, key)
+        (value,) = scalar.unpack_from(self.data, self.at)
+        self.at += scalar.size
+        return bool(value) if kind == _BOOL else value
+
+    def array(self, key: str) -> Any:
+        kind, count = self.u32(key), self.u64(key)
+        if kind == _STRING:
+            return self.strings(count, key)
+        dtype = _ARRAY_DTYPES.get(kind)
+        if dtype is None:
+            raise self.fail(f"{key} is an array of unknown or nested type {kind}")
+        if count > self.numbers_left:
+            raise self.fail(f"{key} claims {count} numbers, allowed are {MAX_NUMBERS} in the file")
+        self.numbers_left -= count
+        size = np.dtype(dtype).itemsize * count
+        self.need(size, key)
+        raw = self.data[self.at : self.at + size]
+        self.at += size
+        return np.frombuffer(raw, dtype="<u1").astype(bool) if kind == _BOOL else np.frombuffer(raw, dtype=dtype)
+
+    def strings(self, count: int, key: str) -> list[str]:
+        """`count` length-prefixed strings; bytes that are not UTF-8 become the replacement character."""
+        if count > self.strings_left:
+            raise self.fail(f"{key} claims {count} strings, allowed are {MAX_STRINGS} in the file")
+        self.strings_left -= count
+        self.need(8 * count, key)
+        data, at, unpack = self.data, self.at, _U64.unpack_from
+        end = min(self.end, at + self.text_left)
+        texts: list[str] = []
+        for _ in range(count):
+            start = at + 8
+            if start > end:
+                raise self.fail(f"ends inside {key}, or its text is over {MAX_TEXT_BYTES} bytes (byte {at})")
+            at = start + unpack(data, at)[0]
+            if at > end:
+                raise self.fail(f"{key} holds a string of {at - start} bytes, more than the file or the limit allows")
+            texts.append(data[start:at].decode("utf-8", "replace"))
+        self.text_left -= at - self.at
+        self.at = at
+        return texts
+
+    def alignment(self, metadata: dict[str, Any]) -> int:
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        good = type(alignment) is int and MIN_ALIGNMENT <= alignment <= MAX_ALIGNMENT
+        if not good or alignment & (alignment - 1):
+            raise self.fail(f"general.alignment is {str(alignment)[:40]}, must be a power of two from 8 to 65536")
+        return int(alignment)
+
+    def tensors(self, count: int, alignment: int) -> dict[str, GgufTensor]:
+        self.need(count * (8 + 1 + 4 + 8 + 4 + 8), "the tensor table")
+        found = [self.tensor(index, alignment) for index in range(count)]
+        start = -(-self.at // alignment) * alignment
+        tensors: dict[str, GgufTensor] = {}
+        for tensor in found:
+            if tensor.name in tensors:
+                raise self.fail(f"tensor {tensor.name!r} appears twice")
+            offset = start + tensor.offset
+            if offset + tensor.nbytes > self.end:
+                raise self.fail(
+                    f"tensor {tensor.name!r} ends at byte {offset + tensor.nbytes}, the file at {self.end}: "
+                    "truncated or corrupt"
+                )
+            tensors[tensor.name] = replace(tensor, offset=offset)
+        self.check_apart(tensors)
+        return tensors
+
+    def tensor(self, index: int, alignment: int) -> GgufTensor:
+        """One line of the tensor table; the offset is still relative to the data section."""
+        name = self.name(MAX_TENSOR_NAME_BYTES, f"tensor name {index}")
+        rank = self.u32(name)
+        if not 1 <= rank <= MAX_DIMS:
+            raise self.fail(f"tensor {name!r} has {rank} dimensions, allowed are 1 to {MAX_DIMS}")
+        dims = [self.u64(name) for _ in range(rank)]
+        qtype, offset = self.u32(name), self.u64(name)
+        block = BLOCK_TYPES.get(qtype)
+        if block is None:
+            known = ", ".join(known.name for known in BLOCK_TYPES.values())
+            raise self.fail(f"tensor {name!r} has type {UNREAD_TYPES.get(qtype, qtype)}; the types read are {known}")
+        values = 1
+        for dim in dims:
+            values *= dim
+            if dim < 1 or values > MAX_VALUES:
+                raise self.fail(f"tensor {name!r} has impossible dimensions {dims}")
+        if dims[0] % block.values:
+            raise self.fail(f"tensor {name!r} has rows of {dims[0]}, not a multiple of {block.name}'s {block.values}")
+        if offset % alignment:
+            raise self.fail(f"tensor {name!r} begins at {offset}, which is not aligned to {alignment}")
+        return GgufTensor(self.path, name, tuple(reversed(dims)), qtype, offset, values // block.values * block.size)
+
+    def check_apart(self, tensors: dict[str, GgufTensor]) -> None:
+        ordered = sorted(tensors.values(), key=lambda tensor: tensor.offset)
+        for before, after in itertools.pairwise(ordered):
+            if before.offset + before.nbytes > after.offset:
+                raise self.fail(f"tensors {before.name!r} and {after.name!r} overlap")
