@@ -93,8 +93,13 @@ class Dense:
         qk_norm: Literal["none", "head", "full"] = "none",
         scale: float | None = None,
     ) -> Attention:
-        """One layer's attention; the scale is one over the root of the head dim unless given."""
+        """One layer's attention; the scale is one over the root of the head dim unless given.
+
+        A window as long as the context hides nothing, and is dropped (Phi-4 mini states one).
+        """
         shape = self.shape
+        if window is not None and rope is not None and window >= context_length(rope, shape.max_position):
+            window = None
         return Attention(
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,

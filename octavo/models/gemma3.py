@@ -28,7 +28,8 @@ _LARGE = 1e6
 def read(config: Config) -> Architecture:
     """Sandwich norms with an offset of one, five sliding layers to one full, a rotation base for each kind.
 
-    Published files leave out most keys, so every size has transformers' default.
+    Published files leave out most keys, so every size has transformers' default. `attn_logit_softcapping` is read by
+    transformers too, and used by neither.
     """
     require(config, "use_bidirectional_attention", False, "only causal Gemma 3 models generate text")
     hidden = config.size("hidden_size", 2304)
@@ -58,7 +59,6 @@ def read(config: Config) -> Architecture:
             qkv_bias=bias,
             o_bias=bias,
             qk_norm="head",
-            softcap=config.optional_number("attn_logit_softcapping", low=1e-6, high=_LARGE),
         )
         return Layer(attention=attention, mlp=mlp, norms="sandwich")
 

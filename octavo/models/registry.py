@@ -17,6 +17,7 @@ MODELS = Registry(
         "MistralForCausalLM": "octavo.models.mistral:read",
         "Qwen2ForCausalLM": "octavo.models.qwen2:read",
         "Qwen3ForCausalLM": "octavo.models.qwen3:read",
+        "Gemma2ForCausalLM": "octavo.models.gemma2:read",
         "Gemma3ForCausalLM": "octavo.models.gemma3:read",
         "Gemma3ForConditionalGeneration": "octavo.models.gemma3:read_multimodal",
         "Phi3ForCausalLM": "octavo.models.phi3:read",

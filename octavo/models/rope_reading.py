@@ -3,6 +3,8 @@
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from octavo.base.errors import ConfigError
 from octavo.models.arch import Rope
 from octavo.models.reading import MAX_POSITION, Config
@@ -26,7 +28,13 @@ def read_rope(
 ) -> Rope:
     """The one rotation of a model. `theta` is the family's default base; `partial` says whether the family may
     rotate a part of each head only."""
-    return rope_from(rope_parameters(config), config, head_dim, max_position, theta=theta, partial=partial)
+    parameters = rope_parameters(config)
+    if parameters.has("full_attention"):  # transformers 5 may nest by layer type even where there is one rotation
+        full, sliding = parameters.child("full_attention"), parameters.child("sliding_attention")
+        if sliding.data and sliding.data != full.data:
+            raise ConfigError(f"{parameters.where}: a rotation for each layer type is not supported by this family")
+        parameters = full
+    return rope_from(parameters, config, head_dim, max_position, theta=theta, partial=partial)
 
 
 def rope_parameters(config: Config) -> Config:
@@ -46,20 +54,20 @@ def rope_from(
     dim = int(head_dim * share)
     if dim < 2 or dim % 2 or (kind == "dynamic" and dim < 4):
         raise ConfigError(f"{config.where}: a head must have an even number of rotated dims, found {dim}")
-    common = {"kind": kind, "theta": base, "dim": dim}
+    plain = Rope(kind=kind, theta=base, dim=dim)
     match kind:
         case "default":
-            return Rope(**common)
+            return plain
         case "linear":
-            return Rope(**common, factor=_factor(parameters))
+            return replace(plain, factor=_factor(parameters))
         case "dynamic":
-            return Rope(**common, factor=_factor(parameters), original_max_position=max_position)
+            return replace(plain, factor=_factor(parameters), original_max_position=max_position)
         case "llama3":
-            return _llama3(common, parameters, config, max_position)
+            return _llama3(plain, parameters, config, max_position)
         case "yarn":
-            return _yarn(common, parameters, config, max_position)
+            return _yarn(plain, parameters, config, max_position)
         case "longrope":
-            return _longrope(common, parameters, config, max_position)
+            return _longrope(plain, parameters, config, max_position)
 
 
 def context_length(rope: Rope, max_position: int) -> int:
@@ -75,13 +83,13 @@ def read_kind(parameters: Config) -> Kind:
     return parameters.name(key, "rope type", KINDS, "default")
 
 
-def _llama3(common: dict[str, object], parameters: Config, config: Config, max_position: int) -> Rope:
+def _llama3(plain: Rope, parameters: Config, config: Config, max_position: int) -> Rope:
     low = parameters.number("low_freq_factor", low=1e-6, high=_FACTOR)
     high = parameters.number("high_freq_factor", low=1e-6, high=_FACTOR)
     if high <= low:
         raise ConfigError(f"{parameters.where}: high_freq_factor must be above low_freq_factor")
-    return Rope(
-        **common,  # type: ignore[arg-type]
+    return replace(
+        plain,
         factor=_factor(parameters),
         low_freq_factor=low,
         high_freq_factor=high,
@@ -89,11 +97,11 @@ def _llama3(common: dict[str, object], parameters: Config, config: Config, max_p
     )
 
 
-def _yarn(common: dict[str, object], parameters: Config, config: Config, max_position: int) -> Rope:
+def _yarn(plain: Rope, parameters: Config, config: Config, max_position: int) -> Rope:
     original = _original(parameters, config, max_position)
     factor = _factor(parameters, default=max(1.0, max_position / original))
-    return Rope(
-        **common,  # type: ignore[arg-type]
+    return replace(
+        plain,
         factor=factor,
         original_max_position=original,
         beta_fast=parameters.number("beta_fast", 32.0, low=1e-6, high=_FACTOR),
@@ -105,11 +113,11 @@ def _yarn(common: dict[str, object], parameters: Config, config: Config, max_pos
     )
 
 
-def _longrope(common: dict[str, object], parameters: Config, config: Config, max_position: int) -> Rope:
+def _longrope(plain: Rope, parameters: Config, config: Config, max_position: int) -> Rope:
     original = _original(parameters, config, max_position)
-    length = int(common["dim"]) // 2  # type: ignore[call-overload]
-    return Rope(
-        **common,  # type: ignore[arg-type]
+    length = plain.dim // 2
+    return replace(
+        plain,
         factor=parameters.number("factor", max_position / original, low=1e-6, high=_FACTOR),
         original_max_position=original,
         attention_factor=parameters.optional_number("attention_factor", low=0.0, high=_FACTOR),

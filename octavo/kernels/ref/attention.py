@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from octavo.kernels.context import AttentionMeta
 
 _TILE = 256  # queries of one row that meet their keys at once
-_GATHER_TOKENS = 16_384  # cached tokens gathered at once over decode rows
+# Cached tokens gathered at once over decode rows: on a CPU few enough that they stay in its cache.
+_GATHER_TOKENS = {"cpu": 2048, "cuda": 65_536}
 
 
 def paged_attention(
@@ -70,13 +71,13 @@ def _plan(meta: AttentionMeta, window: int | None, device: torch.device) -> _Pla
         return plan
     plan = _Plan([], [], sum(meta.query_lens))
     waiting: list[tuple[int, int, int, int]] = []  # row, token, first block, length
-    gathered = 0
-    start = 0
+    limit = _GATHER_TOKENS.get(device.type, 65_536)
+    gathered = start = 0
     for row, (query_len, seq_len) in enumerate(zip(meta.query_lens, meta.seq_lens_host, strict=True)):
         if query_len == 1:
             first = _first_block(seq_len - 1, window, meta.block_size)
             size = seq_len - first * meta.block_size
-            if waiting and gathered + size > _GATHER_TOKENS:
+            if waiting and gathered + size > limit:
                 plan.decode.append(_decode_batch(waiting, meta, window, device))
                 waiting, gathered = [], 0
             waiting.append((row, start, first, seq_len))
