@@ -1,0 +1,191 @@
+"""KVManager: the transactions by which requests get, share and give back KV blocks.
+
+    match    look up the longest known prefix; changes nothing
+    open     take the matched blocks and room for the first chunk
+    reserve  room for more tokens; frees what sliding windows have passed
+    commit   make full blocks findable, at plan time: see below
+    uncommit take that back after a failed step
+    free     give all back
+
+Each transaction counts before it takes, for all groups together, so it succeeds whole or changes nothing.
+
+A block is findable as soon as its tokens are known and scheduled, before the device has run: steps run in order on
+the device and each layer writes all keys and values of a step before it reads any.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from octavo.base.specs import KVLayout
+from octavo.kv.hashing import HashChain, chain_seed
+from octavo.kv.holding import Grant, Holding, Match
+from octavo.kv.policy import policy_for
+from octavo.kv.pool import BlockPool
+from octavo.kv.prefix import PrefixIndex
+
+
+class KVManager:
+    """Owns the pool and the prefix index. Numbers are tokens unless they say blocks."""
+
+    def __init__(self, layout: KVLayout, prefix_caching: bool = True) -> None:
+        self.block_size = layout.block_size
+        self.prefix_caching = prefix_caching
+        self.num_groups = len(layout.groups)
+        self.policies = [policy_for(group.spec, layout.block_size) for group in layout.groups]
+        kinds = zip(layout.groups, enumerate(self.policies))
+        self._sliding = [entry for group, entry in kinds if group.spec.window is not None]
+        self.index = PrefixIndex(self.policies, layout.num_blocks)
+        self.pool = BlockPool(layout.num_blocks, self.index.forget)
+        self.capacity = 0  # over all holdings, shared blocks counted once for each that holds them
+
+    # --- facts
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that requests can own."""
+        return self.pool.num_blocks - 1
+
+    @property
+    def usage(self) -> float:
+        """Owned blocks over all blocks."""
+        return self.pool.num_used / max(1, self.num_blocks)
+
+    # --- transactions
+
+    def hold(self, cache_salt: str = "") -> Holding:
+        """An empty holding for a new request."""
+        return Holding(self.num_groups, HashChain(self.block_size, chain_seed(cache_salt)))
+
+    def match(self, holding: Holding, tokens: Sequence[int]) -> Match:
+        """The longest known prefix of `tokens`, always short of the last one, whose logits are needed."""
+        size = self.block_size
+        limit = (len(tokens) - 1) // size if self.prefix_caching else 0
+        if limit <= 0:
+            return self.no_match()
+        digests = holding.chain.extend(tokens, limit)
+        hit = self.index.longest_hit(digests, limit)
+        refs = self.pool.refs
+        blocks, num_free = [], 0
+        for group, policy in enumerate(self.policies):
+            first = policy.first_block(hit * size)
+            found = self.index.blocks(group, digests[first:hit])
+            num_free += sum(1 for block in found if refs[block] == 0)
+            blocks.append([0] * first + found)
+        return Match(hit, size, blocks, num_free)
+
+    def no_match(self) -> Match:
+        """For those that must compute all their tokens."""
+        return Match(0, self.block_size, [[] for _ in self.policies], 0)
+
+    def fits(self, match: Match, total: int, chunk: int, spare: int) -> bool:
+        """Whether `total` tokens after the match would fit now, in steps of `chunk`, with `spare` blocks to spare."""
+        rest = total - match.num_tokens
+        full = -(-rest // self.block_size)
+        need = sum(min(full, policy.peak_blocks(total, chunk)) for policy in self.policies)
+        return need + spare <= self.pool.num_free - match.num_free
+
+    def open(self, holding: Holding, match: Match, want: int) -> Grant | None:
+        """Take the match and room for up to `want` tokens after it. None if not even one fits."""
+        size = self.block_size
+        places = -(-(match.num_tokens + want) // size) - match.num_blocks
+        places = min(places, (self.pool.num_free - match.num_free) // self.num_groups)
+        if places <= 0:
+            return None
+        share = self.pool.share
+        for group, blocks in enumerate(match.blocks):
+            for block in blocks:
+                if block:
+                    share(block)
+            holding.tables[group].extend(blocks)
+            holding.first_live[group] = self.policies[group].first_block(match.num_tokens)
+        holding.committed = match.num_blocks
+        holding.capacity = match.num_tokens
+        self.capacity += match.num_tokens
+        self._append(holding, places)
+        return Grant(min(want, places * size))
+
+    def reserve(self, holding: Holding, computed: int, want: int) -> Grant | None:
+        """Room for up to `want` tokens from `computed` on: all that fits, or None if that is nothing.
+
+        Blocks that no token from `computed` on can read go back to the pool first.
+        """
+        end = computed + want
+        if end <= holding.capacity:
+            return Grant(want)
+        if self._sliding:
+            self._slide(holding, computed)
+        size = self.block_size
+        first = holding.capacity // size
+        places = -(-end // size) - first
+        if places * self.num_groups > self.pool.num_free:
+            places = self.pool.num_free // self.num_groups
+            want = min(want, (first + places) * size - computed)
+            if want <= 0:
+                return None
+        return Grant(want, first, self._append(holding, places) if places else None)
+
+    def commit(self, holding: Holding, tokens: Sequence[int], num_tokens: int) -> list[int]:
+        """Make the full blocks among the first `num_tokens` findable: known, and scheduled up to there.
+
+        Returns the blocks that were not findable before, for `uncommit`.
+        """
+        first, last = holding.committed, num_tokens // self.block_size
+        if last <= first:
+            return []
+        holding.committed = last
+        if not self.prefix_caching:
+            return []
+        digests = holding.chain.extend(tokens, last)
+        add, cached = self.index.add, self.pool.cached
+        added = []
+        for group, table in enumerate(holding.tables):
+            for place in range(max(first, holding.first_live[group]), last):
+                block = table[place]
+                if not cached[block] and add(group, digests[place], block):
+                    cached[block] = 1
+                    added.append(block)
+        return added
+
+    def uncommit(self, blocks: Iterable[int]) -> None:
+        """What these blocks should hold was never written, or is in doubt."""
+        for block in blocks:
+            self.index.forget(block)
+            self.pool.cached[block] = 0
+
+    def free(self, holding: Holding) -> None:
+        """Give all blocks back, the last ones first in line for reuse. The holding is empty afterwards."""
+        release = self.pool.release
+        for group, table in enumerate(holding.tables):
+            for block in reversed(table):
+                if block:
+                    release(block)
+            table.clear()
+            holding.first_live[group] = 0
+        self.capacity -= holding.capacity
+        holding.capacity = holding.committed = 0
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix index. Blocks in use stay with their owners."""
+        self.uncommit(block for block in range(1, self.pool.num_blocks) if self.pool.cached[block])
+
+    # --- helpers
+
+    def _append(self, holding: Holding, places: int) -> list[list[int]]:
+        """`places` more blocks for each table. The caller has checked that they are there."""
+        taken = self.pool.take(places * self.num_groups)
+        blocks = [taken] if self.num_groups == 1 else [taken[i : i + places] for i in range(0, len(taken), places)]
+        for table, new in zip(holding.tables, blocks):
+            table += new
+        room = places * self.block_size
+        holding.capacity += room
+        self.capacity += room
+        return blocks
+
+    def _slide(self, holding: Holding, computed: int) -> None:
+        for group, policy in self._sliding:
+            first, now = holding.first_live[group], policy.first_block(computed)
+            if now > first:
+                table = holding.tables[group]
+                for place in range(first, min(now, len(table))):
+                    self.pool.release(table[place])
+                    table[place] = 0
+                holding.first_live[group] = now

@@ -1,0 +1,23 @@
+"""Full attention: every token reads all before it, so all blocks stay until the request ends."""
+
+from collections.abc import Mapping, Sequence
+
+
+class FullPolicy:
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+
+    def first_block(self, computed: int) -> int:
+        del computed
+        return 0
+
+    def longest_hit(self, index: Mapping[bytes, int], digests: Sequence[bytes], limit: int) -> int:
+        """The unbroken chain from the first block."""
+        for place in range(limit):
+            if digests[place] not in index:
+                return place
+        return limit
+
+    def peak_blocks(self, num_tokens: int, chunk: int) -> int:
+        del chunk
+        return -(-num_tokens // self._block_size)

@@ -1,0 +1,82 @@
+"""BlockPool: which physical blocks are in use, by how many, and which one to reuse next.
+
+Everything is O(1) and lives in plain lists indexed by block. A free block that still holds a known prefix stays
+matchable until it is reused, so the free list is ordered by last use: the head is reused first.
+"""
+
+from collections.abc import Callable
+
+from octavo.base.plan import PAD_BLOCK
+
+
+class BlockPool:
+    """Reference counts and the free list.
+
+    Block 0 (PAD_BLOCK) is never given out; its place in the links is the head of the circular free list.
+    `forget` is called with a block that is about to be reused while `cached` holds for it.
+    """
+
+    def __init__(self, num_blocks: int, forget: Callable[[int], None]) -> None:
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks - 1
+        self.refs = [0] * num_blocks
+        self.cached = bytearray(num_blocks)  # 1: the prefix index knows this block
+        self._forget = forget
+        self._next = [*range(1, num_blocks), 0]
+        self._prev = [num_blocks - 1, *range(num_blocks - 1)]
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that some request owns."""
+        return self.num_blocks - 1 - self.num_free
+
+    def take(self, count: int) -> list[int]:
+        """`count` private blocks, least recently used first. The caller has checked `num_free`."""
+        if count > self.num_free:
+            raise ValueError(f"{count} blocks asked of {self.num_free} free ones")
+        following, refs, cached = self._next, self.refs, self.cached
+        taken = []
+        block = following[PAD_BLOCK]
+        for _ in range(count):
+            if cached[block]:
+                cached[block] = 0
+                self._forget(block)
+            refs[block] = 1
+            taken.append(block)
+            block = following[block]
+        following[PAD_BLOCK] = block
+        self._prev[block] = PAD_BLOCK
+        self.num_free -= count
+        return taken
+
+    def share(self, block: int) -> None:
+        """One more owner; a free block leaves the free list."""
+        if self.refs[block] == 0:
+            before, after = self._prev[block], self._next[block]
+            self._next[before] = after
+            self._prev[after] = before
+            self.num_free -= 1
+        self.refs[block] += 1
+
+    def release(self, block: int) -> None:
+        """One owner less. The last one puts it in the free list: at the end if it may be hit again, else in front."""
+        refs = self.refs
+        if block == PAD_BLOCK or refs[block] <= 0:
+            raise ValueError(f"block {block} has no owner to release it")
+        refs[block] -= 1
+        if refs[block]:
+            return
+        after = PAD_BLOCK if self.cached[block] else self._next[PAD_BLOCK]
+        before = self._prev[after]
+        self._next[before] = self._prev[after] = block
+        self._prev[block], self._next[block] = before, after
+        self.num_free += 1
+
+    def free_blocks(self) -> list[int]:
+        """The free list in order of reuse. Walks it all: for tests and dumps."""
+        blocks = []
+        block = self._next[PAD_BLOCK]
+        while block != PAD_BLOCK:
+            blocks.append(block)
+            block = self._next[block]
+        return blocks

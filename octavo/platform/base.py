@@ -1,0 +1,89 @@
+"""Platform: what the engine must know about, and ask of, the machine it runs on. Torch is imported inside.
+
+One object a device. Everything above asks the platform and never tests for CUDA itself, so that the worker's
+code is one for all devices: on a CPU the copies are plain and the events have always happened.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What start-up decides from. Bytes are bytes; no torch inside, so it may cross to any process."""
+
+    device: str  # "cpu" or "cuda"
+    name: str  # the chip, as its maker calls it
+    total_memory: int
+    free_memory: int
+    cores: int  # CPU cores that this process may use
+    dtypes: tuple[str, ...]  # fit for weights and activations, the preferred one first
+    asynchronous: bool  # the device runs by itself while the host plans on
+    capability: tuple[int, int] | None = None  # CUDA compute capability
+
+
+class Event(Protocol):
+    """A point in the device's queue of work."""
+
+    def query(self) -> bool:
+        """True once the device has passed the point."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until it has."""
+        ...
+
+
+class Platform(Protocol):
+    """The device and its memory. `worker` calls these and nothing below them."""
+
+    name: str
+    device: "torch.device"
+    counts_memory: bool  # `peak` tells what a step took
+
+    def facts(self) -> Facts:
+        """Facts as they stand now; free memory moves."""
+        ...
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes ``(free, total)`` that this process may still take, and has to share in all."""
+        ...
+
+    def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
+        """Zeroed device memory for something large, such as the KV cache."""
+        ...
+
+    def staging(self, length: int) -> "torch.Tensor":
+        """Host memory ``[length]`` int32 from which `upload` need not wait."""
+        ...
+
+    def upload(self, host: "torch.Tensor") -> "torch.Tensor":
+        """A device copy of staging memory, enqueued. The source must stay as it is until a later event."""
+        ...
+
+    def download(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """A host copy, enqueued; its content is there after a later event."""
+        ...
+
+    def event(self) -> Event:
+        """Mark the present end of the device's queue."""
+        ...
+
+    def start_peak(self) -> int:
+        """Forget the highest use of memory so far; gives the bytes in use now."""
+        ...
+
+    def peak(self) -> int:
+        """Most bytes in use since `start_peak`. 0 where the platform does not count them."""
+        ...
+
+    def release(self) -> None:
+        """Give cached device memory back."""
+        ...
+
+    def prepare(self, threads: int) -> None:
+        """Called once in the worker's process, before any tensor: threads and the current device."""
+        ...

@@ -1,0 +1,103 @@
+"""The CPU: always there, runs in the caller's time, and its memory is shared with everything else."""
+
+import platform as machine
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octavo.platform.base import Facts
+from octavo.platform.limits import core_limit, memory_limits
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Now:
+    """The event of a device without a queue: it has always happened."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+
+_NOW = _Now()
+
+
+class CpuPlatform:
+    """Platform over the host's own memory and cores. Copies are made at once and events have always happened."""
+
+    name = "cpu"
+    counts_memory = False
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device = torch.device("cpu")
+
+    @staticmethod
+    def missing() -> str:
+        """Why it cannot be used; empty: it can."""
+        return ""
+
+    def facts(self) -> Facts:
+        free, total = memory_limits()
+        return Facts(
+            device="cpu",
+            name=_chip_name(),
+            total_memory=total,
+            free_memory=free,
+            cores=core_limit(),
+            dtypes=("float32", "bfloat16", "float16"),
+            asynchronous=False,
+        )
+
+    def memory(self) -> tuple[int, int]:
+        return memory_limits()
+
+    def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
+        """Pages come from the kernel zeroed when first touched, so a large cache costs nothing until it is used."""
+        import numpy as np
+        import torch
+
+        data = np.zeros(max(1, prod(shape)) * dtype.itemsize, dtype=np.uint8)
+        return torch.from_numpy(data).view(dtype)[: prod(shape)].view(shape)
+
+    def staging(self, length: int) -> "torch.Tensor":
+        import torch
+
+        return torch.zeros(length, dtype=torch.int32)
+
+    def upload(self, host: "torch.Tensor") -> "torch.Tensor":
+        return host.clone()
+
+    def download(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        return tensor.clone()
+
+    def event(self) -> _Now:
+        return _NOW
+
+    def start_peak(self) -> int:
+        return 0
+
+    def peak(self) -> int:
+        return 0
+
+    def release(self) -> None:
+        return None
+
+    def prepare(self, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _chip_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return machine.processor() or machine.machine()

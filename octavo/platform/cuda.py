@@ -1,0 +1,119 @@
+"""One NVIDIA GPU through torch: pinned host memory, copies that do not wait, the current stream's events."""
+
+from typing import TYPE_CHECKING
+
+from octavo.base.errors import ConfigError
+from octavo.platform.base import Event, Facts
+from octavo.platform.limits import core_limit
+
+if TYPE_CHECKING:
+    import torch
+
+
+def available() -> bool:
+    """Whether torch was built for CUDA and finds a device. Imports torch; starts no CUDA context."""
+    import torch
+
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
+
+
+class CudaPlatform:
+    """Platform over one CUDA device. All work is enqueued on the current stream, so later work sees earlier."""
+
+    name = "cuda"
+    counts_memory = True
+
+    def __init__(self, index: int = 0) -> None:
+        import torch
+
+        self.device = torch.device("cuda", index)
+
+    @staticmethod
+    def missing() -> str:
+        """Why it cannot be used; empty: it can."""
+        import torch
+
+        if torch.version.cuda is None:
+            return "this torch was built without CUDA"
+        return "" if torch.cuda.device_count() > 0 else "torch finds no CUDA device"
+
+    def facts(self) -> Facts:
+        import torch
+
+        free, total = self.memory()
+        major, minor = torch.cuda.get_device_capability(self.device)
+        # bf16 arithmetic came with compute capability 8.0 (Ampere).
+        dtypes = ("bfloat16", "float16", "float32") if major >= 8 else ("float16", "float32")
+        return Facts(
+            device="cuda",
+            name=torch.cuda.get_device_name(self.device),
+            total_memory=total,
+            free_memory=free,
+            cores=core_limit(),
+            dtypes=dtypes,
+            asynchronous=True,
+            capability=(major, minor),
+        )
+
+    def memory(self) -> tuple[int, int]:
+        import torch
+
+        free, total = torch.cuda.mem_get_info(self.device)
+        return free, total
+
+    def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
+        import torch
+
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def staging(self, length: int) -> "torch.Tensor":
+        import torch
+
+        return torch.zeros(length, dtype=torch.int32, pin_memory=True)
+
+    def upload(self, host: "torch.Tensor") -> "torch.Tensor":
+        return host.to(self.device, non_blocking=True)
+
+    def download(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        # Torch's pinned allocator keeps this memory out of reuse until the copy has passed.
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def event(self) -> Event:
+        import torch
+
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def start_peak(self) -> int:
+        import torch
+
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return torch.cuda.memory_allocated(self.device)
+
+    def peak(self) -> int:
+        import torch
+
+        torch.cuda.synchronize(self.device)
+        return torch.cuda.max_memory_allocated(self.device)
+
+    def release(self) -> None:
+        import gc
+
+        import torch
+
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def prepare(self, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        try:
+            torch.cuda.set_device(self.device)
+        except RuntimeError as error:
+            raise ConfigError(f"device 'cuda' cannot be used: {str(error).splitlines()[0]}") from error

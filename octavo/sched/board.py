@@ -1,0 +1,111 @@
+"""Board: who waits, who runs, and what they hold. Every change of a request's state happens here."""
+
+from bisect import insort
+from operator import attrgetter
+
+from octavo.base.specs import KVLayout
+from octavo.base.wire import EngineStats
+from octavo.kv.holding import Grant, Match
+from octavo.kv.manager import KVManager
+from octavo.sched.gates import RowPool
+from octavo.sched.limits import Limits
+from octavo.sched.queue import WaitingQueue
+from octavo.sched.request import NO_ROW, Request, State
+
+_by_order = attrgetter("order")
+
+
+class Counters:
+    """Totals since the engine began."""
+
+    __slots__ = ("generation_tokens", "preemptions", "prefix_hits", "prefix_queries", "prompt_tokens", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+
+
+class Board:
+    """`running` is sorted by order, so the first one is the last to be preempted: it always advances."""
+
+    def __init__(self, layout: KVLayout, limits: Limits) -> None:
+        self.kv = KVManager(layout, limits.prefix_caching)
+        self.rows = RowPool(limits.max_rows)
+        self.requests: dict[str, Request] = {}  # all that have not ended
+        self.running: list[Request] = []
+        self.waiting = WaitingQueue(limits.max_waiting, limits.max_waiting_tokens)
+        self.counters = Counters()
+
+    def enter(self, request: Request) -> None:
+        """A newcomer joins the waiting."""
+        self.requests[request.id] = request
+        self.waiting.push(request)
+
+    def start(self, request: Request, match: Match, want: int) -> Grant | None:
+        """WAITING to RUNNING with room for up to `want` tokens after the match; None, and no change, without room."""
+        grant = self.kv.open(request.holding, match, want)
+        if grant is None:
+            return None
+        self.waiting.remove(request)
+        request.state = State.RUNNING
+        request.row = self.rows.take()
+        request.computed = match.num_tokens
+        if request.cached_tokens < 0:
+            request.cached_tokens = min(match.num_tokens, request.num_prompt)
+            if self.kv.prefix_caching and request.may_hit:
+                self.counters.prefix_queries += request.num_prompt
+                self.counters.prefix_hits += request.cached_tokens
+        insort(self.running, request, key=_by_order)
+        return grant
+
+    def preempt(self, request: Request) -> None:
+        """RUNNING to WAITING. Its blocks and row are free at once, since the device runs steps in order; what it
+        had computed is computed again, or found in the prefix cache."""
+        self.running.remove(request)
+        self._let_go(request)
+        request.state = State.WAITING
+        request.computed = 0
+        self.waiting.push(request)
+        self.counters.preemptions += 1
+
+    def end(self, request: Request) -> None:
+        """To DONE. A running one must be taken from `running` by the caller, who may have many to take."""
+        if request.state is State.WAITING:
+            self.waiting.remove(request)
+        elif request.state is State.RUNNING:
+            self._let_go(request)
+        else:
+            raise ValueError(f"request {request.id} has ended already")
+        request.state = State.DONE
+        del self.requests[request.id]
+
+    def sweep(self) -> None:
+        """Take from `running` those that are done."""
+        self.running = [request for request in self.running if request.state is State.RUNNING]
+
+    def stats(self) -> EngineStats:
+        """Gauges now, and counters."""
+        kv, counters = self.kv, self.counters
+        reserved = kv.pool.num_used * kv.block_size
+        unused = kv.capacity - sum([request.computed for request in self.running])
+        return EngineStats(
+            running=len(self.running),
+            waiting=len(self.waiting),
+            kv_usage=kv.usage,
+            kv_waste=unused * kv.num_groups / reserved if reserved else 0.0,
+            steps=counters.steps,
+            prompt_tokens=counters.prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            preemptions=counters.preemptions,
+            prefix_queries=counters.prefix_queries,
+            prefix_hits=counters.prefix_hits,
+        )
+
+    def _let_go(self, request: Request) -> None:
+        self.kv.free(request.holding)
+        self.rows.release(request.row)
+        request.row = NO_ROW

@@ -1,0 +1,29 @@
+"""How a request ends, and the last thing that is said about it."""
+
+from octavo.base.wire import TokenOutput
+from octavo.sched.request import Request
+
+BAD_LOGITS = "the model gave no finite probabilities for this request"
+
+
+def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, int | None]:
+    """Those of the `accepted` tokens that count, the finish reason if they end the request, and the token that did.
+
+    The order of tests is vLLM's: a stop token wins over the length. Before `min_tokens` no token stops.
+    """
+    known = len(request.tokens)
+    for i, token in enumerate(accepted):
+        if token < 0:
+            return accepted[:i], "error", None
+        known += 1
+        if token in request.ends and known >= request.min_known:
+            return accepted[: i + 1], "stop", token
+        if known >= request.limit:
+            kept = accepted[: i + 1] if request.sampling.max_tokens else []
+            return kept, "length", None
+    return accepted, None, None
+
+
+def ended(request: Request, finish: str, error: str | None = None) -> TokenOutput:
+    """A last output that brings no token."""
+    return TokenOutput(request.id, [], finish, cached_tokens=max(0, request.cached_tokens), error=error)

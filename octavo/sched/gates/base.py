@@ -1,0 +1,23 @@
+"""Gate: one reason why a request may have to wait, or get fewer tokens, in this step.
+
+The scheduler asks an ordered list of gates, fixed at assembly. A feature that limits admission adds a gate; the
+scheduler's loop does not change.
+"""
+
+from typing import Protocol
+
+from octavo.sched.request import Request
+
+
+class Gate(Protocol):
+    def open(self, num_running: int) -> None:
+        """A new step begins with this many running requests, each of which is sure of one token."""
+        ...
+
+    def allow(self, request: Request, num_tokens: int) -> int:
+        """How many of `num_tokens` the request may compute beyond what it is sure of. Spends nothing."""
+        ...
+
+    def spend(self, request: Request, num_tokens: int) -> None:
+        """The request was planned with this many such tokens."""
+        ...

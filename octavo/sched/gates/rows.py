@@ -1,0 +1,44 @@
+"""Rows of the worker's table: a request needs one to run."""
+
+from octavo.sched.request import NO_ROW, Request
+
+
+class RowPool:
+    """Free rows, and those the worker must be told to forget. A row may be taken again at once: a plan drops rows
+    before it adds any."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._free = list(range(num_rows - 1, -1, -1))
+        self._dropped: list[int] = []
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        return self._free.pop()
+
+    def release(self, row: int) -> None:
+        self._free.append(row)
+        self._dropped.append(row)
+
+    def take_dropped(self) -> list[int]:
+        """Rows given back since the last plan."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+
+class RowGate:
+    """No row, no start."""
+
+    def __init__(self, rows: RowPool) -> None:
+        self._rows = rows
+
+    def open(self, num_running: int) -> None:
+        pass
+
+    def allow(self, request: Request, num_tokens: int) -> int:
+        return num_tokens if request.row != NO_ROW or self._rows.num_free else 0
+
+    def spend(self, request: Request, num_tokens: int) -> None:
+        pass

@@ -1,0 +1,23 @@
+"""The token budget of a step."""
+
+from octavo.sched.request import Request
+
+
+class TokenGate:
+    """At most `budget` tokens in a step. Every running request has one of them set aside, so a long prompt slows
+    those that decode but never stops them."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._left = 0
+
+    def open(self, num_running: int) -> None:
+        self._left = self._budget - num_running
+
+    def allow(self, request: Request, num_tokens: int) -> int:
+        del request
+        return min(num_tokens, self._left)
+
+    def spend(self, request: Request, num_tokens: int) -> None:
+        del request
+        self._left -= num_tokens

@@ -1,0 +1,21 @@
+"""The numbers that bound the scheduler."""
+
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Settled at start-up; see base/config.py for what each means."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_waiting: int = 1024
+    max_waiting_tokens: int = 1 << 24
+    scheduling_policy: str = "fcfs"
+    prefix_caching: bool = True
+    vocab_size: int | None = None  # None: token ids were checked elsewhere
+
+    @property
+    def max_rows(self) -> int:
+        """Requests in one step. No more than its tokens, so that each running request advances in each step."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)

@@ -1,0 +1,108 @@
+"""Request: the one mutable object of the plan side.
+
+    WAITING -- start --> RUNNING -- end --> DONE
+       ^                    |
+       +----- preempt ------+          WAITING -- end --> DONE
+
+A request is preempted with its newest token still on the device now and then; that token is appended when its
+result arrives, and only then may the request start again.
+"""
+
+from enum import Enum
+
+from octavo.base.wire import EngineRequest, TokenLogprobs
+from octavo.kv.holding import Holding
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+
+
+Order = tuple[int, int]
+"""Smaller is served first and preempted last: (class, place of arrival)."""
+
+NO_ROW = -1
+
+
+class Request:
+    """A sequence and how far it has got. Progress is a number: each step lets `computed` chase `known`.
+
+    `known` counts the tokens of `tokens` and those that steps in flight will yield; `computed` counts tokens
+    whose keys and values are in the cache, or will be after the steps in flight.
+    """
+
+    __slots__ = (
+        "attention",
+        "cached_tokens",
+        "computed",
+        "ends",
+        "holding",
+        "horizon",
+        "id",
+        "known",
+        "limit",
+        "min_known",
+        "num_prompt",
+        "order",
+        "row",
+        "sampling",
+        "scored",
+        "state",
+        "tokens",
+    )
+
+    def __init__(self, wire: EngineRequest, order: Order, holding: Holding, max_model_len: int) -> None:
+        sampling = wire.sampling
+        self.id = wire.id
+        self.sampling = sampling
+        self.tokens = list(wire.tokens)
+        self.num_prompt = len(wire.tokens)
+        self.order = order
+        self.holding = holding
+        self.state = State.WAITING
+        self.row = NO_ROW
+        self.known = self.num_prompt
+        self.computed = 0
+        self.limit = min(self.num_prompt + max(1, sampling.max_tokens), max_model_len)
+        self.ends = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
+        self.min_known = self.num_prompt + sampling.min_tokens
+        self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it
+        self.scored = 0  # prompt positions whose log-probabilities were handed out
+        # Two marks keep the steady decode to one comparison each; they only say when to look closer.
+        self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
+        self.attention = 0  # update: number of tokens at which the request ends or fills a block
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step in flight will yield a token."""
+        return self.known > len(self.tokens)
+
+    @property
+    def may_hit(self) -> bool:
+        """Whether the prefix cache may stand in for computing. Prompt log-probabilities need every logit once."""
+        return self.sampling.prompt_logprobs < 0 or self.scored >= self.num_prompt
+
+    def set_horizon(self) -> None:
+        """After the holding has changed."""
+        capacity = self.holding.capacity
+        self.horizon = capacity + 1 if capacity < self.limit else self.limit
+
+    def set_attention(self, block_size: int) -> None:
+        """After tokens were committed."""
+        if not self.may_hit:
+            self.attention = 0  # until the whole prompt is scored
+            return
+        filled = (self.holding.committed + 1) * block_size + 1
+        self.attention = filled if filled < self.limit else self.limit
+
+    def score(self, start: int, entries: list[TokenLogprobs]) -> list[TokenLogprobs | None]:
+        """Those of `entries`, for positions from `start` on, that were not handed out before; None for position 0.
+
+        A prompt that was preempted is computed again, but each position is reported once.
+        """
+        fresh: list[TokenLogprobs | None] = [None] if self.scored == 0 else []
+        fresh.extend(entries[max(0, max(1, self.scored) - start) :])
+        self.scored += len(fresh)
+        return fresh

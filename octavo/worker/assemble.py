@@ -1,0 +1,63 @@
+"""The worker's composition root: which objects make up a runner, decided once."""
+
+import torch
+from torch import Tensor
+
+from octavo.base.config import Resolved
+from octavo.base.specs import KVLayout
+from octavo.kernels.ops import Ops
+from octavo.platform.base import Platform
+from octavo.worker.batch import BatchBuilder
+from octavo.worker.head.generate import GenerateHead, Model
+from octavo.worker.prompt_logprobs import PromptLogprobs
+from octavo.worker.runner import Runner
+from octavo.worker.sample.rules import standard_rules
+from octavo.worker.sample.sampler import Sampler
+from octavo.worker.staging import Stager
+from octavo.worker.table import RequestTable
+
+SENDS_A_STEP = 4  # table, batch, sampler, prompt positions
+
+
+def build_runner(
+    platform: Platform, ops: Ops, model: Model, layout: KVLayout, resolved: Resolved, vocab_size: int
+) -> Runner:
+    """A runner over a model whose weights are loaded; allocates the KV cache and the request table."""
+    stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
+    table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
+    builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
+    rules = standard_rules(table.max_rows, vocab_size, stager.send)
+    dtype: torch.dtype = getattr(torch, resolved.dtype)
+    return Runner(
+        platform=platform,
+        table=table,
+        builder=builder,
+        model=model,
+        head=GenerateHead(model),
+        sampler=Sampler(ops, table, stager, rules),
+        prompt_logprobs=PromptLogprobs(table, stager),
+        kv=kv_views(allocate_kv(platform, layout, dtype), layout),
+        layer_group=layer_groups(layout),
+    )
+
+
+def allocate_kv(platform: Platform, layout: KVLayout, dtype: torch.dtype) -> Tensor:
+    """The pool, zeroed: ``[num_blocks, num_slots, 2, num_kv_heads, block_size, head_dim]``."""
+    spec = layout.groups[0].spec
+    shape = (layout.num_blocks, layout.num_slots, 2, spec.num_kv_heads, layout.block_size, spec.head_dim)
+    return platform.zeros(shape, dtype)
+
+
+def kv_views(pool: Tensor, layout: KVLayout) -> list[Tensor]:
+    """Per layer its part of every block, ``[num_blocks, 2, num_kv_heads, block_size, head_dim]``, strided."""
+    views: dict[int, Tensor] = {}
+    for group in layout.groups:
+        for slot, layer in enumerate(group.layers):
+            views[layer] = pool[:, slot]
+    return [views[layer] for layer in range(len(views))]
+
+
+def layer_groups(layout: KVLayout) -> list[int]:
+    """The KV group of each layer."""
+    found = {layer: index for index, group in enumerate(layout.groups) for layer in group.layers}
+    return [found[layer] for layer in range(len(found))]

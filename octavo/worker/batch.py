@@ -1,0 +1,160 @@
+"""Batch: this step's input, gathered on the device from the request table.
+
+The host lays out which row and position each token is; the device finds the ids, so a token that the step before
+has yet to sample is simply there when this step's kernels run. Everything lands in buffers of fixed capacity that
+never move, and the batch is views of them: what a captured graph needs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from octavo.base.errors import EngineError
+from octavo.base.plan import StepPlan
+from octavo.kernels.context import AttentionMeta
+from octavo.worker.staging import Stager, ints
+from octavo.worker.table import RequestTable
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Batch:
+    """T tokens of R rows, of which S are sampled. Device tensors int64 unless said otherwise."""
+
+    input_ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    prompt_lens: Tensor  # [T], prompt length of each token's request
+    groups: list[AttentionMeta]  # one a KV group
+    sample_index: Tensor  # [S], places in T of the hidden states to sample from
+    sample_rows: Tensor  # [S], rows of the table
+    sample_positions: Tensor  # [S], where the drawn token will stand
+    # The same on the host.
+    rows: Longs  # [R]
+    query_start: Longs  # [R + 1]
+    starts: Longs  # [R]
+    host_sample_rows: Longs  # [S]
+    host_sample_positions: Longs  # [S]
+
+
+@dataclass(slots=True, frozen=True)
+class _Shape:
+    """A plan as arrays, checked: rows, tokens a row and first positions ``[R]``, sampled entries ``[S]``."""
+
+    rows: Longs
+    counts: Longs
+    starts: Longs
+    sample: Longs
+
+
+class BatchBuilder:
+    """Builds batches of at most `max_tokens` tokens and `max_rows` rows into its own buffers."""
+
+    def __init__(self, table: RequestTable, stager: Stager, max_tokens: int, max_rows: int) -> None:
+        self._table = table
+        self._stager = stager
+        self._max_tokens = max_tokens
+        self._max_rows = max_rows
+        device = table.tokens.device
+
+        def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        groups = table.num_groups
+        self._input_ids = buffer(max_tokens)
+        self._positions = buffer(max_tokens)
+        self._prompt_lens = buffer(max_tokens)
+        self._slots = buffer(groups, max_tokens)
+        self._block_table = buffer(groups, max_rows, table.max_blocks, dtype=torch.int32)
+        self._query_start = buffer(max_rows + 1, dtype=torch.int32)
+        self._seq_lens = buffer(max_rows, dtype=torch.int32)
+        planes = torch.arange(groups, device=device) * ((table.max_rows + 1) * table.max_blocks)
+        self._planes = planes[:, None]
+
+    def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
+        """The batch of a plan, with `pad_rows` rows of one token at its end that read token 0 and write block 0.
+
+        Raises EngineError when the plan does not fit the buffers or names rows and positions that do not exist.
+        """
+        shape = self._checked(plan, pad_rows)
+        query_start = np.zeros(shape.rows.size + 1, dtype=np.int64)
+        np.cumsum(shape.counts, out=query_start[1:])
+        token_rows = np.repeat(shape.rows, shape.counts)
+        positions = np.arange(query_start[-1]) - np.repeat(query_start[:-1] - shape.starts, shape.counts)
+        seq_lens = shape.starts + shape.counts
+        sample_index = query_start[shape.sample + 1] - 1
+        arrays = [token_rows, positions, shape.rows, query_start, seq_lens]
+        arrays += [sample_index, shape.rows[shape.sample], seq_lens[shape.sample], self._table.num_prompt[token_rows]]
+        staged = self._stager.send([ints(array) for array in arrays])
+        groups = self._fill(staged, shape.counts.tolist(), seq_lens.tolist())
+        total = int(query_start[-1])
+        return Batch(
+            input_ids=self._input_ids[:total],
+            positions=self._positions[:total],
+            prompt_lens=self._prompt_lens[:total].copy_(staged[8]),
+            groups=groups,
+            sample_index=staged[5].long(),
+            sample_rows=staged[6].long(),
+            sample_positions=staged[7].long(),
+            rows=shape.rows,
+            query_start=query_start,
+            starts=shape.starts,
+            host_sample_rows=shape.rows[shape.sample],
+            host_sample_positions=seq_lens[shape.sample],
+        )
+
+    def _fill(self, staged: list[Tensor], query_lens: list[int], seq_lens_host: list[int]) -> list[AttentionMeta]:
+        """Write the device buffers from the staged arrays; one AttentionMeta a KV group."""
+        max_seq_len = max(seq_lens_host, default=1)
+        table, size = self._table, self._table.block_size
+        token_rows, rows = staged[0].long(), staged[2].long()
+        total, count = token_rows.numel(), rows.numel()
+        positions = self._positions[:total].copy_(staged[1])
+        self._input_ids[:total].copy_(table.tokens.view(-1).index_select(0, token_rows * table.width + positions))
+        place = self._planes + (token_rows * table.max_blocks + positions // size)
+        block = table.blocks.view(-1).index_select(0, place.view(-1)).view(table.num_groups, total)
+        self._slots[:, :total].copy_(block.long() * size + positions % size)
+        width = -(-max_seq_len // size)
+        self._block_table[:, :count, :width].copy_(table.blocks[:, :, :width].index_select(1, rows))
+        query_start = self._query_start[: count + 1].copy_(staged[3])
+        seq_lens = self._seq_lens[:count].copy_(staged[4])
+        return [
+            AttentionMeta(
+                block_table=self._block_table[group, :count, :width],
+                slots=self._slots[group, :total],
+                query_start=query_start,
+                seq_lens=seq_lens,
+                positions=positions,
+                block_size=size,
+                max_query_len=max(query_lens, default=1),
+                max_seq_len=max_seq_len,
+                num_rows=count,
+                query_lens=query_lens,
+                seq_lens_host=seq_lens_host,
+            )
+            for group in range(table.num_groups)
+        ]
+
+    def _checked(self, plan: StepPlan, pad_rows: int) -> _Shape:
+        rows, counts, starts = (np.asarray(each, dtype=np.int64) for each in (plan.rows, plan.num_tokens, plan.starts))
+        sample = np.asarray(plan.sample, dtype=np.int64)
+        if not rows.size == counts.size == starts.size:
+            raise EngineError(f"step {plan.step}: rows, num_tokens and starts differ in length")
+        if rows.size + pad_rows > self._max_rows or int(counts.sum()) + pad_rows > self._max_tokens:
+            raise EngineError(
+                f"step {plan.step}: {rows.size} rows of {int(counts.sum())} tokens do not fit "
+                f"the batch of {self._max_rows} rows and {self._max_tokens} tokens"
+            )
+        inside = (rows >= 0) & (rows < self._table.max_rows) & (counts > 0) & (starts >= 0)
+        # The sampled token stands one place behind.
+        inside &= starts + counts < self._table.width
+        if not inside.all() or ((sample < 0) | (sample >= rows.size)).any():
+            raise EngineError(f"step {plan.step}: a row, a position or a sampled entry is out of bounds")
+        if pad_rows:
+            rows = np.append(rows, np.full(pad_rows, self._table.scratch))
+            counts = np.append(counts, np.ones(pad_rows, dtype=np.int64))
+            starts = np.append(starts, np.zeros(pad_rows, dtype=np.int64))
+        return _Shape(rows, counts, starts, sample)

@@ -1,0 +1,77 @@
+"""The sampling numbers of a row, side by side in one int32 line, so that one gather fetches them all."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.base.wire import Sampling
+from octavo.worker.staging import Ints
+
+WIDTH = 12  # int32 places; even, so that the seed's two can be read as one int64
+GREEDY_BELOW = 1e-5  # a temperature under this is greedy, as in vLLM
+
+# Places. 0 and 1 hold the seed's 64 bits.
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_FIRST_FLOAT = 2
+_TOP_K = 9
+_NUM_PROMPT = 10
+
+
+def pack(sampling: Sampling, num_prompt: int) -> Ints:
+    """One line ``[WIDTH]``. A greedy row's filters are set to neutral: they cannot change its argmax."""
+    line = np.zeros(WIDTH, dtype=np.int32)
+    line[:2] = np.array([sampling.seed & (1 << 64) - 1], dtype=np.uint64).view(np.int32)
+    floats = line[_FIRST_FLOAT : _FIRST_FLOAT + len(_FLOATS)].view(np.float32)
+    floats[:] = [getattr(sampling, name) for name in _FLOATS]
+    line[_TOP_K] = min(max(sampling.top_k, 0), (1 << 31) - 1)
+    line[_NUM_PROMPT] = num_prompt
+    if is_greedy(sampling):
+        floats[:4] = (0.0, 1.0, 0.0, 1.0)
+        line[_TOP_K] = 0
+    return line
+
+
+def is_greedy(sampling: Sampling) -> bool:
+    return sampling.temperature < GREEDY_BELOW
+
+
+class Columns:
+    """Views of gathered lines ``[S, WIDTH]`` int32 by name; each ``[S]``."""
+
+    def __init__(self, lines: Tensor) -> None:
+        self._lines = lines
+
+    def __getattr__(self, name: str) -> Tensor:
+        """A float column, fp32."""
+        try:
+            place = _FIRST_FLOAT + _FLOATS.index(name)
+        except ValueError:
+            raise AttributeError(name) from None
+        return self._lines[:, place : place + 1].view(torch.float32)[:, 0]
+
+    @property
+    def seed(self) -> Tensor:
+        """int64; the unsigned seed's bits."""
+        return self._lines[:, :2].view(torch.int64)[:, 0]
+
+    @property
+    def top_k(self) -> Tensor:
+        """int32; 0: off."""
+        return self._lines[:, _TOP_K]
+
+    @property
+    def num_prompt(self) -> Tensor:
+        """int32."""
+        return self._lines[:, _NUM_PROMPT]
+
+    def select(self, index: Tensor | None) -> "Columns":
+        """The lines at `index`; None: all."""
+        return self if index is None else Columns(self._lines.index_select(0, index))

@@ -1,0 +1,1 @@
+"""What is read off the hidden states: logits of the next token."""

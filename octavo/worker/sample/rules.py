@@ -1,0 +1,28 @@
+"""The rules in their one order, which is vLLM's: what forbids, what moves, then what narrows."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from octavo.worker.sample.filters import MinP, Temperature, TopKTopP, Typical
+from octavo.worker.sample.masks import AllowedTokens, BadWords, LogitBias, MinTokens
+from octavo.worker.sample.penalties import Penalties
+from octavo.worker.sample.step import LogitRule
+from octavo.worker.staging import Ints
+
+
+def standard_rules(
+    max_rows: int, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]]
+) -> tuple[LogitRule, ...]:
+    """All rules of plain generation. `upload` takes host arrays to the device."""
+    return (
+        AllowedTokens(vocab_size, upload),
+        BadWords(vocab_size),
+        MinTokens(max_rows, vocab_size),
+        LogitBias(vocab_size),
+        Penalties(max_rows),
+        Temperature(max_rows),
+        MinP(max_rows),
+        TopKTopP(max_rows),
+        Typical(max_rows),
+    )

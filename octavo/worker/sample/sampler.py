@@ -1,0 +1,126 @@
+"""Sampler: the rules in order, then the draw. The host settles in `prepare` what a step needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.base.plan import AddedRow, StepPlan
+from octavo.kernels.ops import Ops
+from octavo.worker.batch import Batch
+from octavo.worker.columns import Columns, is_greedy
+from octavo.worker.sample.draw import draw
+from octavo.worker.sample.logprobs import describe
+from octavo.worker.sample.step import LogitRule, SampleStep
+from octavo.worker.staging import Ints, Stager
+from octavo.worker.table import RequestTable
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The sampling of one step, settled before the model runs."""
+
+    step: SampleStep
+    rules: list[tuple[LogitRule, list[Tensor]]]  # those with work to do, and their numbers
+    any_greedy: bool
+    any_random: bool
+    wanted: Ints  # indexes into the sampled rows of those that report log-probabilities
+    wanted_index: Tensor | None  # the same on the device, int64
+    tops: list[int]  # how many of the likeliest each of them reports
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What was sampled, still on the device."""
+
+    tokens: Tensor  # [S] int64; -1: the row's logits were not finite
+    logprobs: Tensor | None  # sample.logprobs.describe of the rows in Prepared.wanted
+
+
+class Sampler:
+    """Holds the rules and what each row asked of them."""
+
+    def __init__(self, ops: Ops, table: RequestTable, stager: Stager, rules: Sequence[LogitRule]) -> None:
+        self._ops = ops
+        self._table = table
+        self._stager = stager
+        self._rules = tuple(rules)
+        rows = table.max_rows + 1
+        self._greedy = np.zeros(rows, dtype=np.bool_)
+        self._tops = np.full(rows, -1, dtype=np.int64)
+        self._known = np.zeros(rows, dtype=np.bool_)  # rows that the rules were told of
+
+    def apply(self, plan: StepPlan) -> None:
+        """Tell the rules which rows went and came."""
+        for row in plan.dropped:
+            self._drop(row)
+        for added in plan.added:
+            self._add(added)
+
+    def prepare(self, batch: Batch) -> Prepared | None:
+        """Settle and upload what the draw of this batch needs; None when it samples nothing."""
+        rows, num_tokens = batch.host_sample_rows, batch.host_sample_positions
+        if not rows.size:
+            return None
+        staged = [(rule, rule.stage(rows, num_tokens)) for rule in self._rules]
+        active = [(rule, arrays) for rule, arrays in staged if arrays is not None]
+        tops = self._tops[rows]
+        wanted = np.flatnonzero(tops >= 0).astype(np.int32)
+        views: list[Tensor] = []
+        if active or wanted.size:
+            views = self._stager.send([wanted, *(array for _, arrays in active for array in arrays)])
+        rules, at = [], 1
+        for rule, arrays in active:
+            rules.append((rule, views[at : at + len(arrays)]))
+            at += len(arrays)
+        greedy = self._greedy[rows]
+        step = SampleStep(
+            rows=batch.sample_rows,
+            positions=batch.sample_positions,
+            columns=Columns(self._table.columns.index_select(0, batch.sample_rows)),
+            tokens=self._table.tokens,
+            num_tokens=num_tokens,
+            host_rows=rows,
+        )
+        return Prepared(
+            step=step,
+            rules=rules,
+            any_greedy=bool(greedy.any()),
+            any_random=not greedy.all(),
+            wanted=wanted,
+            wanted_index=views[0].long() if wanted.size else None,
+            tops=tops[wanted].tolist(),
+        )
+
+    def sample(self, logits: Tensor, prepared: Prepared) -> Drawn:
+        """Draw from logits ``[S, V]`` fp32, which are written over. Nothing here waits for the device."""
+        raw = None if prepared.wanted_index is None else logits.index_select(0, prepared.wanted_index)
+        sound = None
+        if prepared.rules:
+            # A rule may hide a NaN by forbidding its token.
+            sound = logits.amax(-1).isfinite()
+        for rule, staged in prepared.rules:
+            rule.apply(logits, prepared.step, staged)
+        step = prepared.step
+        tokens = draw(self._ops, logits, step.positions, step.columns, prepared.any_greedy, prepared.any_random)
+        if sound is not None:
+            tokens = torch.where(sound, tokens, -1)
+        if raw is None or prepared.wanted_index is None:
+            return Drawn(tokens, None)
+        chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
+        return Drawn(tokens, describe(raw, chosen, max(prepared.tops)))
+
+    def _add(self, added: AddedRow) -> None:
+        self._greedy[added.row] = is_greedy(added.sampling)
+        self._tops[added.row] = added.sampling.logprobs
+        self._known[added.row] = True
+        for rule in self._rules:
+            rule.add(added)
+
+    def _drop(self, row: int) -> None:
+        if 0 <= row < self._known.size and self._known[row]:
+            self._known[row] = False
+            for rule in self._rules:
+                rule.drop(row)

@@ -1,0 +1,86 @@
+"""What the sampling rules share: the step as the sampler sees it, and the shape of a rule."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from octavo.base.plan import AddedRow
+from octavo.worker.columns import Columns
+from octavo.worker.staging import Ints
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class SampleStep:
+    """The S rows that are sampled this step. Device tensors are ``[S]`` int64."""
+
+    rows: Tensor  # rows of the table
+    positions: Tensor  # where the drawn token will stand
+    columns: Columns  # the rows' sampling numbers
+    tokens: Tensor  # [max_rows + 1, width] int32, the table's token lines
+    num_tokens: Longs  # [S] on the host: the same as positions
+    host_rows: Longs  # [S] on the host: the same as rows
+
+
+class LogitRule(Protocol):
+    """One change to the logits. It costs nothing in a step where no sampled row asked for it.
+
+    A rule keeps on the host what each row asked for; a row is overwritten by `add` and so needs no removal,
+    except to free memory.
+    """
+
+    def add(self, added: AddedRow) -> None:
+        """Note what the request in this row asks for; forget what the row asked for before."""
+        ...
+
+    def drop(self, row: int) -> None:
+        """The row has ended; free what it held on the device."""
+        ...
+
+    def stage(self, rows: Longs, num_tokens: Longs) -> list[Ints] | None:
+        """Numbers that `apply` wants on the device this step; None: no row needs the rule.
+
+        rows ``[S]`` of the table; num_tokens ``[S]`` tokens known before the draw.
+        """
+        ...
+
+    def apply(self, logits: Tensor, step: SampleStep, staged: list[Tensor]) -> None:
+        """Change logits ``[S, V]`` fp32 in place. `staged` holds what `stage` returned, as int32 on the device."""
+        ...
+
+
+class Asked:
+    """A host mirror: one flag a row, and which of the sampled rows have it."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._flags = np.zeros(max_rows + 1, dtype=np.bool_)
+
+    def set(self, row: int, asked: bool) -> None:
+        self._flags[row] = asked
+
+    def index(self, rows: Longs) -> list[Ints] | None:
+        """Indexes into `rows` of those that asked; an empty array stands for all of them; None: nobody."""
+        flags = self._flags[rows]
+        if not flags.any():
+            return None
+        return [np.zeros(0, dtype=np.int32) if flags.all() else np.flatnonzero(flags).astype(np.int32)]
+
+
+def chosen(index: Tensor) -> Tensor | None:
+    """The staged form of `Asked.index` as an int64 index; None: all rows."""
+    return index.long() if index.numel() else None
+
+
+def take(logits: Tensor, index: Tensor | None) -> Tensor:
+    """The rows at `index`, as a copy; None: the tensor itself."""
+    return logits if index is None else logits.index_select(0, index)
+
+
+def give(logits: Tensor, index: Tensor | None, rows: Tensor) -> None:
+    """Put rows from `take` back."""
+    if index is not None:
+        logits.index_copy_(0, index, rows)

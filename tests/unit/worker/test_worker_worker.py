@@ -1,0 +1,123 @@
+"""The worker's life: capacity, start, and the ends of things."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from worker_toy import layout, resolved
+
+from octavo.base.config import CacheConfig
+from octavo.base.errors import ConfigError, EngineError
+from octavo.base.plan import StepPlan
+from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes
+from octavo.platform.cpu import CpuPlatform
+from octavo.worker.assemble import allocate_kv, kv_views, layer_groups
+from octavo.worker.capacity import RESERVE_LEAST, on_device, on_host
+from octavo.worker.scratch import largest_plan, small_plan
+from octavo.worker.worker import Worker, _fitting
+
+GIB = 1 << 30
+
+
+class Counting(CpuPlatform):
+    """A device with a memory meter that the test sets."""
+
+    counts_memory = True
+
+    def __init__(self, free, total, after=None):
+        super().__init__()
+        self.free = [free, after if after is not None else free]
+        self.total = total
+        self.used = 0
+
+    def memory(self):
+        return (self.free.pop(0) if len(self.free) > 1 else self.free[0]), self.total
+
+    def start_peak(self):
+        return 5 * GIB
+
+    def peak(self):
+        return 5 * GIB + self.used
+
+
+def test_capacity_of_a_device_is_what_utilization_leaves():
+    platform = Counting(free=70 * GIB, total=80 * GIB)
+
+    def step():
+        platform.used = 3 * GIB
+
+    assert on_device(platform, CacheConfig(gpu_memory_utilization=0.5), step) == 40 * GIB - 10 * GIB - 3 * GIB
+
+
+def test_capacity_leaves_a_reserve_and_sees_what_libraries_took():
+    platform = Counting(free=70 * GIB, total=80 * GIB, after=69 * GIB)
+    expected = 69 * GIB - max(RESERVE_LEAST, int(0.8 * GIB))
+    assert on_device(platform, CacheConfig(gpu_memory_utilization=1.0), lambda: None) == expected
+
+
+def test_capacity_is_never_negative():
+    platform = Counting(free=GIB, total=80 * GIB)
+    assert on_device(platform, CacheConfig(gpu_memory_utilization=0.5), lambda: None) == 0
+
+
+def test_capacity_of_a_host_is_bounded_by_use_and_by_memory():
+    groups = (KVGroup(KVSpec(2, 8), (0, 1)),)
+    settings = resolved(max_rows=3, max_model_len=31, block_size=4)
+    assert on_host(CpuPlatform(), settings, groups, 4) == (1 + 3 * 8) * block_bytes(groups, 4, 4)
+    tight = Counting(free=1000, total=GIB)
+    assert on_host(tight, settings, groups, 4) == 500
+
+
+def test_kv_views_share_blocks_and_not_places():
+    spec = KVSpec(num_kv_heads=2, head_dim=3)
+    kv = KVLayout((KVGroup(spec, (0, 2)), KVGroup(spec, (1, 3))), 4, 5, 4)
+    pool = allocate_kv(CpuPlatform(), kv, torch.float32)
+    assert pool.shape == (5, 2, 2, 2, 4, 3)
+    views = kv_views(pool, kv)
+    for layer, view in enumerate(views):
+        assert view.shape == (5, 2, 2, 4, 3)
+        view.fill_(layer)
+    assert layer_groups(kv) == [0, 1, 0, 1]
+    # Layers of different groups use the same memory at a slot, by different blocks; those of one group never do.
+    assert (views[0] == 1).all()
+    assert (views[2] == 3).all()
+
+
+@pytest.mark.parametrize(("rows", "tokens", "length"), [(4, 64, 60), (8, 8, 60), (8, 5, 60), (2, 500, 60)])
+def test_the_largest_plan_is_as_large_as_a_step_may_be(rows, tokens, length):
+    plan = largest_plan(layout(), rows, tokens, length)
+    assert len(plan.rows) == min(rows, tokens)
+    assert plan.total_tokens == min(tokens, rows * length)
+    assert max(plan.num_tokens) == min(length, tokens - len(plan.rows) + 1)
+    assert plan.sample == plan.rows
+    assert {block for added in plan.added for group in added.blocks for block in group} == {0}
+
+
+def test_small_plan_is_one_row():
+    assert small_plan(layout(), 5).num_tokens == [5]
+
+
+def test_lack_of_memory_at_start_up_is_one_line():
+    with (
+        pytest.raises(ConfigError, match="the model does not fit this device's memory; take less"),
+        _fitting("the model", "take less"),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    wrapped = EngineError("step -1 failed")
+    wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(ConfigError), _fitting("the step", "lower it"):
+        raise wrapped
+    with pytest.raises(EngineError), _fitting("the step", "lower it"):
+        raise EngineError("other")
+
+
+def test_a_worker_that_is_not_started_says_so():
+    files = SimpleNamespace(arch=None, path="x")
+    config = SimpleNamespace(device=SimpleNamespace(attention_backend="auto"))
+    worker = Worker(files, resolved(), config)
+    with pytest.raises(EngineError, match="not started"):
+        worker.forward(StepPlan(0, [], [], [], [], [], [], []))
+    with pytest.raises(EngineError, match="no weights"):
+        worker.start(layout())
+    worker.shutdown()
+    worker.shutdown()
