@@ -14,8 +14,15 @@ Device = Literal["auto", "cpu", "cuda"]
 Policy = Literal["fcfs", "priority"]
 
 
-def doc(text: str, **bounds: float) -> Meta:
-    return Meta(description=text, **bounds)  # type: ignore[arg-type]
+def doc(
+    text: str,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+) -> Meta:
+    """What a field means, and its bounds. A bounded field that may be None keeps the None outside: msgspec's rule."""
+    return Meta(description=text, ge=ge, gt=gt, le=le)  # type: ignore[call-overload,no-any-return]
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,14 +36,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     load_format: Annotated[LoadFormat, doc("How weights are read; dummy makes random ones from the config alone.")] = (
         "auto"
     )
-    max_model_len: Annotated[
-        int | None,
-        doc(
-            "Longest prompt plus output, in tokens. Unset: the model's own, fitted to memory.",
-            ge=1,
-            le=1 << 24,
-        ),
-    ] = None
+    max_model_len: (
+        Annotated[
+            int,
+            doc("Longest prompt plus output, in tokens. Unset: the model's own, fitted to memory.", ge=1, le=1 << 24),
+        ]
+        | None
+    ) = None
     chat_template: Annotated[str | None, doc("File with a Jinja chat template, instead of the model's own.")] = None
     generation_config: Annotated[
         str,
@@ -54,18 +60,18 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gpu_memory_utilization: Annotated[
         float, doc("Largest share of the device's memory that Octavo may take, weights included.", gt=0, le=1)
     ] = 0.92
-    kv_cache_memory_bytes: Annotated[int | None, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] = None
-    cpu_kvcache_space: Annotated[float | None, doc("GiB of KV cache on a CPU. Unset: fitted to free memory.", gt=0)] = (
+    kv_cache_memory_bytes: Annotated[int, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] | None = None
+    cpu_kvcache_space: Annotated[float, doc("GiB of KV cache on a CPU. Unset: fitted to free memory.", gt=0)] | None = (
         None
     )
-    num_gpu_blocks_override: Annotated[int | None, doc("Number of KV blocks, instead of what memory allows.", ge=2)] = (
+    num_gpu_blocks_override: Annotated[int, doc("Number of KV blocks, instead of what memory allows.", ge=2)] | None = (
         None
     )
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    max_num_seqs: Annotated[int | None, doc("Most requests in one step.", ge=1, le=65_536)] = None
-    max_num_batched_tokens: Annotated[int | None, doc("Most tokens in one step.", ge=1, le=1 << 20)] = None
+    max_num_seqs: Annotated[int, doc("Most requests in one step.", ge=1, le=65_536)] | None = None
+    max_num_batched_tokens: Annotated[int, doc("Most tokens in one step.", ge=1, le=1 << 20)] | None = None
     scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
         "fcfs"
     )
@@ -79,9 +85,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class DeviceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: Annotated[Device, doc("Where the model runs; auto takes a GPU if there is one.")] = "auto"
     tensor_parallel_size: Annotated[int, doc("GPUs that share each layer.", ge=1, le=64)] = 1
-    threads: Annotated[
-        int | None, doc("CPU threads for the model. Unset: the cores this process may use.", ge=1, le=1024)
-    ] = None
+    threads: (
+        Annotated[int, doc("CPU threads for the model. Unset: the cores this process may use.", ge=1, le=1024)] | None
+    ) = None
     enforce_eager: Annotated[bool, doc("Never use CUDA graphs.")] = False
     attention_backend: Annotated[str, doc("Name of the attention implementation; auto takes the best that fits.")] = (
         "auto"

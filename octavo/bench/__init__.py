@@ -1,1 +1,1 @@
-"""Load generators and reports."""
+"""Load generators, the data they send, and reports of what they measure."""

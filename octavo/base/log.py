@@ -1,0 +1,77 @@
+"""Logs: the standard library's `logging`, as text for people or JSON lines for machines.
+
+No prompt and no output text is ever logged; what is logged is one line, bounded, without control characters, so
+that no input can forge a second line.
+"""
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, TextIO
+
+import msgspec
+
+MAX_LINE_CHARS = 4096
+MAX_TRACE_CHARS = 16_384
+
+LogFormat = Literal["text", "json"]
+
+# Everything below a space, delete, and the C1 set would move a terminal's cursor or end a line.
+_CONTROL: Mapping[int, str] = MappingProxyType(
+    {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
+)
+
+
+def set_up(level: str = "info", form: LogFormat = "text", stream: TextIO | None = None) -> None:
+    """Send the log lines of the package `octavo` to `stream` (standard error). Safe to call again."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logger = logging.getLogger("octavo")
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False
+
+
+def one_line(text: str, limit: int = MAX_LINE_CHARS) -> str:
+    """`text` without line ends and control characters, cut at `limit` characters."""
+    text = text if len(text) <= limit else text[:limit] + "..."
+    return text.translate(_CONTROL)
+
+
+class TextLines(logging.Formatter):
+    """``14:02:07 INFO  engine.core: message``, then the traceback of an error, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        name = record.name.removeprefix("octavo.")
+        line = f"{clock} {record.levelname:<7} {name}: {one_line(record.getMessage())}"
+        trace = _trace(record)
+        return line + "".join(f"\n    {one_line(part)}" for part in trace.splitlines())
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (seconds since 1970), level, logger, pid, message, trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": one_line(record.getMessage()),
+        }
+        trace = _trace(record)
+        if trace:
+            fields["trace"] = trace
+        return msgspec.json.encode(fields).decode()
+
+
+def _trace(record: logging.LogRecord) -> str:
+    if not record.exc_info or record.exc_info[0] is None:
+        return ""
+    return "".join(traceback.format_exception(*record.exc_info))[-MAX_TRACE_CHARS:]

@@ -1,0 +1,71 @@
+"""Driving the offline API for a measurement: the engine in this process, fixed lengths, greedy."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.base.args import changed
+from octavo.base.config import EngineConfig
+from octavo.base.params import SamplingParams
+from octavo.bench.data import Load
+
+POLL_S = 0.02
+
+
+def open_llm(engine: EngineConfig, **defaults: Any) -> Any:
+    """An `octavo.LLM` for the config; `defaults` are taken where the config says nothing."""
+    from octavo.llm import LLM
+
+    return LLM(**{**defaults, **changed(engine)})
+
+
+def timed(llm: Any, load: Load) -> float:
+    """Seconds to run all of `load` to its exact lengths."""
+    prompts = [{"prompt_token_ids": prompt} for prompt in load.prompts]
+    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in load.output_lens]
+    start = time.perf_counter()
+    results = llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    made = sum(len(result.outputs[0].token_ids) for result in results)
+    if made != load.total_out:
+        raise RuntimeError(f"asked for {load.total_out} tokens, got {made}")
+    return seconds
+
+
+@dataclass(slots=True)
+class Gauges:
+    """Readings of the engine's gauges over a run, taken while requests were running."""
+
+    waste: list[float] = field(default_factory=list)
+    usage: list[float] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+
+
+class Watch:
+    """Reads the engine's gauges from a thread for the length of the block."""
+
+    def __init__(self, llm: Any) -> None:
+        self.gauges = Gauges()
+        self._llm = llm
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+
+    def __enter__(self) -> Gauges:
+        self._thread.start()
+        return self.gauges
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _poll(self) -> None:
+        seen = -1
+        while not self._stop.wait(POLL_S):
+            stats = self._llm.stats
+            # One reading a step, and only of steps that had work: an idle pool wastes nothing and says nothing.
+            if stats.running and stats.steps != seen:
+                seen = stats.steps
+                self.gauges.waste.append(stats.kv_waste)
+                self.gauges.usage.append(stats.kv_usage)
+                self.gauges.running.append(stats.running)

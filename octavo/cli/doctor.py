@@ -1,0 +1,246 @@
+"""`octavo doctor`: what this machine is, what Octavo would do on it, and what to change."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from octavo import __version__
+from octavo.base.args import options_of
+from octavo.base.config import OctavoConfig, doc
+from octavo.base.human import format_bytes
+from octavo.cli.command import Command
+from octavo.cli.files import cache_folder
+from octavo.cli.help import bold
+
+GIB = 1 << 30
+LIBRARIES = (
+    *("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "msgspec", "starlette"),
+    *("uvicorn", "uvloop", "httptools", "pyzmq", "aiohttp", "prometheus-client", "psutil", "pyyaml", "rich", "tqdm"),
+)
+OPTIONAL = ("triton", "transformers")
+TORCH_FROM, TORCH_BELOW = (2, 11), (2, 15)
+OTHER_VARIABLES = {"OCTAVO_DEBUG"}
+
+
+class DoctorOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to report."""
+
+    json: Annotated[bool, doc("Print JSON instead of text.")] = False
+
+
+@dataclass(slots=True)
+class Section:
+    """One part of the report: facts in order, and advice."""
+
+    title: str
+    facts: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def python_section() -> Section:
+    section = Section("python")
+    section.facts = {"octavo": __version__, "python": sys.version.split()[0], "at": sys.executable}
+    return section
+
+
+def library_section() -> Section:
+    section = Section("libraries")
+    for name in (*LIBRARIES, *OPTIONAL):
+        version = _version(name)
+        section.facts[name] = version or "-"
+        if version is None and name in LIBRARIES:
+            section.warnings.append(f"{name} is missing: pip install {name}")
+    torch = _version("torch")
+    if torch and not TORCH_FROM <= _numbers(torch) < TORCH_BELOW:
+        section.warnings.append(f"torch {torch} is untested here; install torch>=2.11,<2.15")
+    return section
+
+
+def machine_section() -> Section:
+    from octavo.bench.hardware import machine
+    from octavo.platform.limits import memory_limits
+
+    here = machine()
+    section = Section("machine")
+    total = memory_limits()[1]
+    section.facts = {
+        "name": here.slug,
+        "system": here.system,
+        "cpu": f"{here.cpu}, {here.cores} cores usable of {os.cpu_count()}",
+        "instructions": " ".join(here.isa) or "none that matter",
+        "memory": f"{format_bytes(here.available)} free of {format_bytes(total)}",
+        "disk": f"{format_bytes(shutil.disk_usage(_existing(cache_folder())).free)} free for the cache",
+    }
+    if here.available < 2 * GIB:
+        section.warnings.append("less than 2 GiB of memory is free: end something, or take a smaller model")
+    if not here.gpus and not {"avx2", "avx512f", "asimd"} & set(here.isa):
+        section.warnings.append("the CPU has neither AVX2 nor NEON: expect it to be slow")
+    if not here.gpus and not {"amx_int8", "avx512_bf16"} & set(here.isa):
+        section.warnings.append("bfloat16 is slow on this CPU: leave --dtype at auto, which takes float32")
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads) < here.cores:
+        section.warnings.append(f"OMP_NUM_THREADS={threads} keeps torch from using {here.cores} cores: unset it")
+    return section
+
+
+def limit_section() -> Section:
+    section = Section("limits")
+    try:
+        import resource
+    except ImportError:
+        return section
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    section.facts["open files"] = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    if soft != resource.RLIM_INFINITY and soft < 4096:
+        section.warnings.append(f"only {soft} open files allowed, one a connection: ulimit -n 65536")
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        free = shutil.disk_usage(shared).free
+        section.facts["shared memory"] = f"{format_bytes(free)} free"
+        if free < 64 << 20:
+            section.warnings.append("/dev/shm is nearly full or tiny: in a container give --shm-size=1g")
+    return section
+
+
+def device_section() -> Section:
+    section = Section("device")
+    try:
+        import torch
+
+        from octavo.bench.hardware import gpus
+    except Exception as error:
+        section.warnings.append(f"torch cannot be imported: {type(error).__name__}: {error}; install it again")
+        return section
+    section.facts["torch"] = f"{torch.__version__}, {torch.get_num_threads()} threads"
+    section.facts["cuda build"] = str(torch.version.cuda or "no")
+    found = gpus()
+    for index, gpu in enumerate(found):
+        section.facts[f"gpu {index}"] = (
+            f"{gpu.name}, {format_bytes(gpu.free_memory)} free of {format_bytes(gpu.total_memory)}, "
+            f"compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+        )
+    if found and not torch.cuda.is_available():
+        section.warnings.append("there is a GPU, but this torch cannot use it: install a CUDA build of torch")
+    section.facts["runs on"] = "cuda" if torch.cuda.is_available() else "cpu"
+    return section
+
+
+def operation_section() -> Section:
+    """Which implementation each operation would use."""
+    section = Section("operations")
+    try:
+        import torch
+
+        from octavo.kernels.ops import select
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        section.facts = dict(select(device).names)
+    except Exception as error:
+        section.warnings.append(f"the table of operations cannot be filled: {type(error).__name__}: {error}")
+    return section
+
+
+def cache_section() -> Section:
+    section = Section("caches")
+    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
+    for name, folder in (("octavo", cache_folder()), ("model hub", Path(hub).expanduser())):
+        size = format_bytes(_size(folder)) if folder.is_dir() else "not there yet"
+        section.facts[name] = f"{folder} ({size})"
+        if not os.access(_existing(folder), os.W_OK):
+            section.warnings.append(f"{folder} cannot be written; set XDG_CACHE_HOME or HF_HOME to a folder that can")
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        section.warnings.append("HF_HUB_OFFLINE is set: only models that are already here can be named by hub name")
+    return section
+
+
+def variable_section() -> Section:
+    """OCTAVO_ variables: those that take effect, and those that nothing reads."""
+    section = Section("variables")
+    known = {option.variable for option in options_of([OctavoConfig])} | OTHER_VARIABLES
+    for name in sorted(os.environ):
+        if name.startswith("OCTAVO_"):
+            secret = name == "OCTAVO_API_KEY"
+            section.facts[name] = "(hidden)" if secret else os.environ[name][:80]
+            if name not in known:
+                section.warnings.append(f"{name} is not a variable that octavo serve reads")
+    return section
+
+
+SECTIONS: tuple[Callable[[], Section], ...] = (
+    python_section,
+    library_section,
+    machine_section,
+    limit_section,
+    device_section,
+    operation_section,
+    cache_section,
+    variable_section,
+)
+
+
+def run(options: DoctorOptions) -> int:
+    """Print the report. Advice is no failure: the exit code is 0."""
+    sections = [make() for make in SECTIONS]
+    if options.json:
+        print(json.dumps([_data(section) for section in sections], indent=1))
+        return 0
+    for section in sections:
+        if not section.facts and not section.warnings:
+            continue
+        print(bold(section.title))
+        for name, value in section.facts.items():
+            print(f"  {name:<18} {value}")
+        print("\n".join(f"  ! {warning}" for warning in section.warnings) + ("\n" if section.warnings else ""))
+    warnings = sum(len(section.warnings) for section in sections)
+    print(f"{warnings} thing{'s' if warnings != 1 else ''} to look at" if warnings else "All well.")
+    return 0
+
+
+def _data(section: Section) -> dict[str, Any]:
+    return {"title": section.title, "facts": section.facts, "warnings": section.warnings}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:2] if part.isdigit())
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files under a folder, links not followed."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+COMMAND = Command(
+    name="doctor",
+    summary="Look at this machine and say what Octavo makes of it, and what to change.",
+    roots=(DoctorOptions,),
+    run=run,
+)

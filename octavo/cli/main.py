@@ -1,0 +1,74 @@
+"""The `octavo` command: finds the named command, runs it, and turns errors into one line and an exit code.
+
+Exit codes: 0 done, 1 failed, 2 what was given cannot work, 130 interrupted. Nothing heavy is imported here.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from octavo import __version__
+from octavo.base.errors import ConfigError, EngineError, ModelFileError, UserError
+from octavo.base.registry import Registry
+
+SUMMARIES = {
+    "serve": "Serve a model over an OpenAI-compatible HTTP API.",
+    "chat": "Talk to a model in the terminal.",
+    "complete": "Complete one prompt.",
+    "bench": "Measure latency, throughput, or a server under load.",
+    "plan": "Say what fits in memory, without loading any weights.",
+    "doctor": "Look at this machine and say what Octavo makes of it.",
+    "version": "Print the version.",
+}
+
+COMMANDS = Registry("command", {name: f"octavo.cli.{name}:COMMAND" for name in SUMMARIES if name != "version"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(argv)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of our output is gone: say nothing, and keep the interpreter from flushing into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (ConfigError, ModelFileError, UserError, EngineError) as error:
+        if os.environ.get("OCTAVO_DEBUG"):
+            raise
+        print(f"octavo: {one_line(error)}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except Exception as error:
+        if os.environ.get("OCTAVO_DEBUG"):
+            raise
+        hint = "this is a bug; OCTAVO_DEBUG=1 shows where"
+        print(f"octavo: {type(error).__name__}: {one_line(error)} ({hint})", file=sys.stderr)
+        return 1
+
+
+def one_line(error: Exception) -> str:
+    """The message on one line, with no control characters from a file or a prompt in it."""
+    text = " ".join(str(error).split())
+    return "".join(char if char.isprintable() else "?" for char in text) or type(error).__name__
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if argv else 2
+    name, rest = argv[0], argv[1:]
+    if name in ("version", "--version", "-V"):
+        print(f"octavo {__version__}")
+        return 0
+    result = COMMANDS.get(name)(rest)
+    return int(result)
+
+
+def _overview() -> str:
+    lines = ["usage: octavo COMMAND [options]", "", "A serving engine for large language models.", ""]
+    lines += [f"  {name:<10} {summary}" for name, summary in SUMMARIES.items()]
+    return "\n".join([*lines, "", "octavo COMMAND --help says more. OCTAVO_DEBUG=1 shows whole tracebacks."])

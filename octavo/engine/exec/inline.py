@@ -1,0 +1,93 @@
+"""The worker in the engine's own process.
+
+A GPU runs by itself, so the worker is called directly. On a CPU with more than one step in flight everything the
+worker does happens in one thread of its own, in order, so that planning goes on beside it.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from octavo.base.config import EngineConfig, Resolved
+from octavo.base.plan import StepPlan, StepResult
+from octavo.base.specs import KVLayout
+from octavo.engine.exec.base import Executor, Pending
+from octavo.worker.worker import Worker
+
+T = TypeVar("T")
+
+
+def InlineExecutor(files: Any, resolved: Resolved, config: EngineConfig) -> Executor:
+    """The executor of this kind that fits: direct, or with a thread. Loads the weights."""
+
+    def make() -> Worker:
+        worker = Worker(files, resolved, config)
+        worker.load()
+        return worker
+
+    if resolved.device == "cpu" and resolved.depth > 1:
+        return ThreadedExecutor(make)
+    return DirectExecutor(make)
+
+
+class DirectExecutor:
+    """Calls the worker where it stands; the device, if it is not this CPU, works on by itself."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._worker = make()
+
+    def kv_capacity(self) -> int:
+        return int(self._worker.kv_capacity())
+
+    def start(self, layout: KVLayout) -> None:
+        self._worker.start(layout)
+
+    def forward(self, plan: StepPlan) -> None:
+        self._worker.forward(plan)
+
+    def sample(self, riders: dict[str, Any]) -> Pending:
+        pending: Pending = self._worker.sample(riders)
+        return pending
+
+    def shutdown(self) -> None:
+        self._worker.shutdown()
+
+
+class ThreadedExecutor:
+    """Calls the worker in one thread. A step that fails raises from its own `Pending`, never from `forward`."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-worker")
+        self._forward: Future[None] | None = None
+        try:
+            self._worker = self._call(make)
+        except BaseException:
+            self._thread.shutdown()
+            raise
+
+    def kv_capacity(self) -> int:
+        return int(self._call(self._worker.kv_capacity))
+
+    def start(self, layout: KVLayout) -> None:
+        self._call(lambda: self._worker.start(layout))
+
+    def forward(self, plan: StepPlan) -> None:
+        self._forward = self._thread.submit(self._worker.forward, plan)
+
+    def sample(self, riders: dict[str, Any]) -> Pending:
+        forward, self._forward = self._forward, None
+
+        def sample() -> StepResult:
+            if forward is not None:
+                forward.result()
+            result: StepResult = self._worker.sample(riders).result()
+            return result
+
+        return self._thread.submit(sample)
+
+    def shutdown(self) -> None:
+        self._thread.submit(self._worker.shutdown)
+        self._thread.shutdown(wait=True, cancel_futures=False)
+
+    def _call(self, work: Callable[[], T]) -> T:
+        return self._thread.submit(work).result()

@@ -1,0 +1,54 @@
+"""An engine inside the caller's process, for offline use: the same core, no sockets, moved on by its caller."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from octavo.base.config import EngineConfig
+from octavo.base.errors import EngineError
+from octavo.base.wire import Control, EngineRequest, TokenOutput
+from octavo.engine.assemble import Engine, assemble
+from octavo.engine.control import execute
+
+
+class InprocClient:
+    """Submit requests, then call `step` until `has_work` is false."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.ready = engine.ready
+        self.stats = engine.core.stats  # as of the last step; another thread may read it at any time
+
+    @classmethod
+    def launch(cls, config: EngineConfig, make: Callable[[EngineConfig], Engine] = assemble) -> "InprocClient":
+        """Raises ConfigError and ModelFileError."""
+        return cls(make(config))
+
+    @property
+    def has_work(self) -> bool:
+        return self.engine.core.has_work
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request. A refusal comes as its output."""
+        self.engine.core.add(request)
+
+    def abort(self, ids: Iterable[str]) -> None:
+        self.engine.core.abort(list(ids))
+
+    def step(self) -> list[TokenOutput]:
+        """Move on by one step; what came of it. Raises EngineDead."""
+        outputs = self.engine.core.step()
+        if outputs is None:
+            return []
+        self.stats = outputs.stats
+        return outputs.outputs
+
+    def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+        """Call a command of engine/control.py. Raises EngineError with its message."""
+        reply = execute(self.engine.core, Control(0, command, args))
+        if reply.error is not None:
+            raise EngineError(reply.error)
+        return reply.value
+
+    def close(self) -> None:
+        """Let the device go. Safe to call again."""
+        self.engine.core.shutdown()

@@ -1,0 +1,81 @@
+"""Steps in flight: up to `depth` plans are on their way to the device, results come back in order.
+
+Depth 1 is synchronous operation of the same code.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from octavo.base.errors import EngineError
+from octavo.base.plan import StepPlan, StepResult
+from octavo.engine.exec.base import Executor, Pending
+
+
+class StepFailed(EngineError):
+    """A step raised. `plans` are that step's and all those behind it, which built on its tokens and blocks."""
+
+    def __init__(self, plans: list[StepPlan], cause: Exception) -> None:
+        super().__init__(f"step {plans[0].step} failed: {type(cause).__name__}")
+        self.plans = plans
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """The result of a step that could not even be enqueued."""
+
+    cause: Exception
+
+    def result(self) -> StepResult:
+        raise self.cause
+
+    def done(self) -> bool:
+        return True
+
+
+class Pipeline:
+    """A queue of plans that the executor has and whose results are still to be taken."""
+
+    def __init__(self, executor: Executor, depth: int) -> None:
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        self.depth = depth
+        self._executor = executor
+        self._flying: deque[tuple[StepPlan, Pending]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._flying) < self.depth
+
+    def push(self, plan: StepPlan) -> None:
+        """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""
+        pending: Pending
+        try:
+            self._executor.forward(plan)
+            pending = self._executor.sample({})
+        except Exception as error:
+            pending = _Broken(error)
+        self._flying.append((plan, pending))
+
+    def pop(self) -> tuple[StepPlan, StepResult]:
+        """Wait for the oldest step. Raises StepFailed after the steps behind a failed one have ended too."""
+        plan, pending = self._flying.popleft()
+        try:
+            return plan, pending.result()
+        except Exception as error:
+            raise StepFailed([plan, *self.drain()], error) from error
+
+    def drain(self) -> list[StepPlan]:
+        """Wait for all steps, whatever comes of them, and give their plans."""
+        plans = []
+        while self._flying:
+            plan, pending = self._flying.popleft()
+            plans.append(plan)
+            try:
+                pending.result()
+            except Exception:
+                continue  # it built on a step that failed already; the first cause is the one to tell
+        return plans

@@ -1,0 +1,204 @@
+"""The engine's process: ``python -m octavo.engine.proc``, started by engine/process.py and by nobody else.
+
+It reads one `Launch` from standard input, which then stays open: its end means that the parent is gone.
+"""
+
+import gc
+import logging
+import os
+import signal
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from types import FrameType
+from typing import IO, Any, NoReturn
+
+import msgspec
+import zmq
+from msgspec import Struct
+
+from octavo.base import ipc
+from octavo.base import log as logs
+from octavo.base.config import EngineConfig
+from octavo.base.errors import ConfigError, ModelFileError, OctavoError
+from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown
+from octavo.engine.control import execute
+from octavo.engine.core import Core
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_CONFIG = 2
+EXIT_BROKEN = 3
+MAX_LAUNCH_BYTES = 1 << 20
+LAST_WORDS_S = 2.0  # how long a dying process waits for its last frame to leave
+STILL_WAIT_S = 0.01  # pause when there is work but no step to take
+MAX_MESSAGES_A_STEP = 1024
+REAL_ASSEMBLY = "octavo.engine.assemble:assemble"
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """All that the process is told, through its standard input."""
+
+    config: EngineConfig
+    inbox: str
+    outbox: str
+    key: bytes
+    parent: int
+    log_level: str = "info"
+    log_format: str = "text"
+    assembly: str = REAL_ASSEMBLY  # "module:attribute"; tests put another in its place
+
+
+def write_launch(launch: Launch) -> bytes:
+    """The bytes that `read_launch` reads: a length, then msgpack."""
+    body = msgspec.msgpack.encode(launch)
+    return struct.pack(">I", len(body)) + body
+
+
+def read_launch(stream: IO[bytes]) -> Launch:
+    """Raises ConfigError on anything but a whole, well-formed launch."""
+    head = stream.read(4)
+    size = struct.unpack(">I", head)[0] if len(head) == 4 else 0
+    if not 0 < size <= MAX_LAUNCH_BYTES:
+        raise ConfigError("this process is started by octavo itself, not by hand")
+    try:
+        return msgspec.msgpack.decode(stream.read(size), type=Launch)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"the engine was handed a broken configuration: {error}") from None
+
+
+class Loop:
+    """Messages in, steps, messages out. Asleep on the socket while there is nothing to do."""
+
+    def __init__(self, core: Core, receiver: ipc.Receiver[EngineInput], sender: ipc.Sender) -> None:
+        self._core = core
+        self._receiver = receiver
+        self._sender = sender
+        self._running = True
+
+    def run(self) -> None:
+        """Until Shutdown. Raises what the core raises."""
+        wait: float | None = None
+        while True:
+            self._read(wait)
+            if not self._running:
+                return
+            outputs = self._core.step()
+            if outputs is not None:
+                self._sender.send(outputs)
+                wait = 0.0
+            else:
+                wait = STILL_WAIT_S if self._core.has_work else None
+
+    def _read(self, wait: float | None) -> None:
+        message = self._receiver.receive(wait)
+        for _ in range(MAX_MESSAGES_A_STEP):
+            if message is None:
+                return
+            self._handle(message)
+            message = self._receiver.receive(0.0)
+
+    def _handle(self, message: EngineInput) -> None:
+        match message:
+            case EngineRequest():
+                self._core.add(message)
+            case Abort():
+                self._core.abort(message.ids)
+            case Control():
+                self._sender.send(execute(self._core, message))
+            case Shutdown():
+                self._running = False
+
+
+def serve(launch: Launch) -> int:
+    """Build the engine, say Ready, run until told to stop. Returns the exit code."""
+    context: zmq.Context[Any] = zmq.Context()
+    sender = ipc.Sender(context, launch.outbox, launch.key)
+    receiver: ipc.Receiver[EngineInput] = ipc.Receiver(context, launch.inbox, launch.key, EngineInput)
+    core: Core | None = None
+    try:
+        engine = _load(launch.assembly)(launch.config)
+        core = engine.core
+        # What start-up made lives as long as the process: the collector need not walk it on every full round.
+        gc.collect()
+        gc.freeze()
+        sender.send(engine.ready)
+        Loop(core, receiver, sender).run()
+        return EXIT_OK
+    except (ConfigError, ModelFileError) as error:
+        sender.send(Fatal(logs.one_line(str(error))))
+        return EXIT_CONFIG
+    except Exception as error:
+        log.exception("the engine stops")
+        sender.send(Fatal(_one_line_of(error)))
+        return EXIT_BROKEN
+    finally:
+        if core is not None:
+            core.shutdown()
+        receiver.close()
+        sender.close(LAST_WORDS_S)
+        context.term()
+
+
+def main() -> int:
+    """The process from its first line to its exit code."""
+    # Ctrl-C goes to all processes of the terminal; what it means is for the parent to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        launch = read_launch(sys.stdin.buffer)
+    except OctavoError as error:
+        print(f"octavo: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    logs.set_up(launch.log_level, "json" if launch.log_format == "json" else "text")
+    die_with_parent(launch.parent)
+    return serve(launch)
+
+
+def die_with_parent(parent: int) -> None:
+    """End this process when its parent ends, however that ends and whatever this one is doing.
+
+    The kernel's signal (Linux) works even if the interpreter hangs; the end of standard input works everywhere.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:  # it went before we asked
+        os._exit(EXIT_BROKEN)
+    threading.Thread(target=_leave_at_end_of_input, daemon=True, name="octavo-parent-watch").start()
+
+
+def _leave_at_end_of_input() -> NoReturn:
+    while os.read(0, 4096):
+        pass
+    os._exit(EXIT_BROKEN)
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    del signum, frame
+    raise SystemExit(EXIT_OK)
+
+
+def _load(name: str) -> Callable[[EngineConfig], Any]:
+    module, _, attribute = name.partition(":")
+    found: Callable[[EngineConfig], Any] = getattr(import_module(module), attribute)
+    return found
+
+
+def _one_line_of(error: Exception) -> str:
+    if isinstance(error, OctavoError):
+        return logs.one_line(str(error))
+    return logs.one_line(f"{type(error).__name__}: {error}", 500)
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Taking a large process apart object by object takes seconds; the kernel frees it at once.
+    os._exit(code)

@@ -1,0 +1,86 @@
+"""Starting and ending the engine's process from the side of its parent."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import sysconfig
+from pathlib import Path
+
+import octavo
+from octavo.engine.proc import Launch, write_launch
+
+TERM_WAIT_S = 3.0
+
+
+class EngineProcess:
+    """A running engine process. Its standard input stays open as long as it shall live."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, launch: Launch) -> "EngineProcess":
+        """Start it and hand it its orders. What it prints goes to standard error."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # never import from the folder that the user happens to stand in
+            "-m",
+            "octavo.engine.proc",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=2,
+            env=_environment(),
+        )
+        assert process.stdin is not None
+        with contextlib.suppress(ConnectionError):  # it died already; `wait` tells
+            process.stdin.write(write_launch(launch))
+            await process.stdin.drain()
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def exit_code(self, timeout_s: float) -> int | None:
+        """Its exit code, None if it still runs after `timeout_s` seconds."""
+        return self._process.returncode if await self._gone_within(timeout_s) else None
+
+    async def wait(self) -> str:
+        """Wait for its end; how it ended, in words."""
+        code = await self._process.wait()
+        if code >= 0:
+            return f"with exit code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
+        return f"by {name}{hint}"
+
+    async def end(self, grace_s: float) -> None:
+        """Wait `grace_s` seconds for it to leave by itself, then terminate it, then kill it."""
+        if await self._gone_within(grace_s):
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+            if await self._gone_within(TERM_WAIT_S):
+                return
+
+    async def _gone_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._process.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _environment() -> dict[str, str]:
+    """Ours; when octavo runs from a source tree the child must find that tree."""
+    environment = dict(os.environ)
+    root = Path(octavo.__file__).resolve().parents[1]
+    if root not in (Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")):
+        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment

@@ -1,0 +1,147 @@
+"""The outputs of one request, from the reader task to whoever awaits them."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from octavo.base.errors import EngineDead
+from octavo.base.wire import TokenOutput
+
+MAX_BACKLOG = 1 << 20
+"""Most unread numbers (tokens, and the entries of their log-probabilities) of one stream, then it is ended."""
+
+T = TypeVar("T")
+
+TOO_SLOW = "the reader of this request fell too far behind"
+
+
+class Mailbox:
+    """Outputs that nobody has read yet, joined into one. Written by the client's reader task."""
+
+    __slots__ = ("_failure", "_size", "_unread", "_waiter", "finished")
+
+    def __init__(self) -> None:
+        self.finished = False  # the last output is in, or none will come
+        self._unread: TokenOutput | None = None
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+
+    def put(self, output: TokenOutput) -> bool:
+        """Add an output. False if the reader is too far behind: then the stream has ended with an error."""
+        self._unread = output if self._unread is None else _join(self._unread, output)
+        self._size += _cost(output)
+        self.finished = output.finish is not None
+        full = self._size > MAX_BACKLOG and not self.finished
+        if full:
+            self._unread = TokenOutput(output.id, [], "error", error=TOO_SLOW, error_code=408)
+            self.finished = True
+        self._wake()
+        return not full
+
+    def fail(self, cause: str) -> None:
+        """The engine is dead: what has arrived can still be read, then EngineDead is raised."""
+        if not self.finished:
+            self._failure = cause
+            self.finished = True
+            self._wake()
+
+    def end(self) -> None:
+        """Nobody will read any more."""
+        self.finished = True
+        self._unread = None
+        self._wake()
+
+    async def get(self) -> TokenOutput | None:
+        """What came since the last call, None after the end. Raises EngineDead."""
+        while self._unread is None:
+            if self._failure is not None:
+                raise EngineDead(self._failure)
+            if self.finished:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        output, self._unread, self._size = self._unread, None, 0
+        return output
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Stream:
+    """An async iterator of TokenOutput for one request; an item may hold the tokens of several steps.
+
+    It ends after the output with `finish`. To close it, or to drop it, aborts the request.
+    """
+
+    def __init__(self, request_id: str, mailbox: Mailbox, abort: Callable[[str], None]) -> None:
+        self.id = request_id
+        self._mailbox = mailbox
+        self._abort = abort
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> TokenOutput:
+        output = await self._mailbox.get()
+        if output is None:
+            raise StopAsyncIteration
+        return output
+
+    @property
+    def finished(self) -> bool:
+        """Whether all outputs have arrived; some may still wait to be read."""
+        return self._mailbox.finished
+
+    def close(self) -> None:
+        """Abort the request unless it has finished. Safe to call again."""
+        running = not self._mailbox.finished
+        self._mailbox.end()
+        if running:
+            self._abort(self.id)
+
+    async def aclose(self) -> None:
+        """`close`, for ``contextlib.aclosing``."""
+        self.close()
+
+    def __del__(self) -> None:
+        # A collector may run in any thread, and after the loop.
+        if not self._mailbox.finished:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._abort, self.id)
+
+
+def _join(first: TokenOutput, second: TokenOutput) -> TokenOutput:
+    """Both as one output; `first` is no longer to be used."""
+    first.tokens.extend(second.tokens)
+    return msgspec.structs.replace(
+        second,
+        tokens=first.tokens,
+        logprobs=_chain(first.logprobs, second.logprobs),
+        prompt_logprobs=_chain(first.prompt_logprobs, second.prompt_logprobs),
+        cached_tokens=max(first.cached_tokens, second.cached_tokens),
+    )
+
+
+def _chain(first: list[T] | None, second: list[T] | None) -> list[T] | None:
+    if first is None:
+        return second
+    if second is not None:
+        first.extend(second)
+    return first
+
+
+def _cost(output: TokenOutput) -> int:
+    cost = len(output.tokens)
+    for entries in (output.logprobs, output.prompt_logprobs):
+        if entries:
+            cost += sum(8 + 2 * len(entry.ids) for entry in entries if entry is not None)
+    return cost

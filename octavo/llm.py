@@ -1,0 +1,362 @@
+"""The offline API: a model in this process, many prompts at once, results in order.
+
+    llm = LLM("Qwen/Qwen2.5-0.5B-Instruct")
+    for result in llm.generate(["Hello", "Once upon a time"], SamplingParams(max_tokens=32)):
+        print(result.outputs[0].text)
+
+Names and shapes are vLLM's.
+"""
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tqdm.auto import tqdm
+
+from octavo.base.config import EngineConfig, ModelConfig
+from octavo.base.errors import UserError
+from octavo.base.params import SamplingParams
+from octavo.base.wire import EngineStats, Ready, TokenOutput
+from octavo.engine.batch import BatchRunner
+from octavo.engine.inproc import InprocClient
+from octavo.engine.keywords import engine_config
+from octavo.text.chat import load_chat
+from octavo.text.collect import Collector
+from octavo.text.defaults import Defaults, read_defaults
+from octavo.text.logprobs import PositionLogprobs
+from octavo.text.request import Limits, Prepared, TextProcessor
+from octavo.text.tokenizer import Tokenizer, load_tokenizer
+from octavo.weights.facts import ModelFiles
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of one token at one position; `rank` 1 is the likeliest."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+Position = dict[int, Logprob]
+"""Token id to its log-probability: the chosen token and the likeliest ones."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One continuation of a prompt. `stop_reason` is the stop string or token id that ended it, if one did."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[Position] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A prompt and its `n` continuations."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[Position | None] | None
+    outputs: list[CompletionOutput]
+    finished: bool = False
+    num_cached_tokens: int = 0
+
+
+class LLM:
+    """A model for offline use. Keywords are the fields of the configuration, in vLLM's names.
+
+    Raises ConfigError (unknown keyword, value out of bounds, a model that does not fit) and ModelFileError.
+    """
+
+    def __init__(self, model: str, *, tokenizer: str | None = None, **options: Any) -> None:
+        config = engine_config(model=model, tokenizer=tokenizer, **options)
+        client = InprocClient.launch(config)
+        try:
+            files = client.engine.files
+            assert files is not None
+            text = text_processor(files, config.model, client.ready)
+        except BaseException:
+            client.close()
+            raise
+        self._set_up(config, client, text)
+
+    def _set_up(self, config: EngineConfig, client: InprocClient, text: TextProcessor) -> None:
+        self.config = config
+        self._client = client
+        self._text = text
+        self._batch = BatchRunner(client, config.scheduler)
+        self._name = secrets.token_hex(4)
+        self._ids = itertools.count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue each prompt: a string, token ids, ``{"prompt": ...}`` or ``{"prompt_token_ids": ...}``.
+
+        One SamplingParams for all, or one a prompt; none: the model's own defaults. All prompts are checked before
+        any runs: raises UserError with the prompt's place in `param`. Raises EngineError if the device fails.
+        """
+        items = _as_list(prompts)
+        params = self._params_for(items, sampling_params)
+        order = _priorities(items, priority)
+        jobs = []
+        for index, (prompt, param) in enumerate(zip(items, params)):
+            with _placed(f"prompts[{index}]", len(items)):
+                given = _prompt_of(prompt)
+                prepared = self._text.completion(given, param, request_id=self._new_id(), priority=order[index])
+                jobs.append(_Job(prepared, given if isinstance(given, str) else None))
+        return self._run(jobs, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or a list of them; messages are ``{"role": ..., "content": ...}``."""
+        conversations = _conversations(messages)
+        params = self._params_for(conversations, sampling_params)
+        jobs = []
+        for index, (conversation, param) in enumerate(zip(conversations, params)):
+            with _placed(f"messages[{index}]", len(conversations)):
+                prepared = self._text.chat(
+                    conversation,
+                    param,
+                    request_id=self._new_id(),
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    template_args=chat_template_kwargs,
+                )
+                jobs.append(_Job(prepared, prepared.collectors[0].prompt_text))
+        return self._run(jobs, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._text.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses when it is given none: the model's generation_config over the plain defaults."""
+        return self._text.defaults.params()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes."""
+        return bool(self._client.control("reset_prefix_cache"))
+
+    def close(self) -> None:
+        """Free the device. Safe to call again."""
+        self._client.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def stats(self) -> EngineStats:
+        """Gauges and counters as of the last step. May be read from another thread."""
+        return self._client.stats
+
+    def _new_id(self) -> str:
+        return f"{self._name}-{next(self._ids)}"
+
+    def _params_for(
+        self, items: Sequence[Any], given: SamplingParams | Sequence[SamplingParams] | None
+    ) -> Sequence[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * len(items)
+        if not isinstance(given, Sequence) or not all(isinstance(one, SamplingParams) for one in given):
+            raise UserError("sampling_params must be SamplingParams, or one a prompt", param="sampling_params")
+        if len(given) != len(items):
+            raise UserError(f"{len(items)} prompts but {len(given)} sampling_params", param="sampling_params")
+        return given
+
+    def _run(self, jobs: "list[_Job]", use_tqdm: bool) -> list[RequestOutput]:
+        owners = {
+            request.id: (job, collector)
+            for job in jobs
+            for request, collector in zip(job.prepared.requests, job.prepared.collectors)
+        }
+        with _Progress(len(jobs), use_tqdm) as progress:
+
+            def take(output: TokenOutput) -> bool:
+                job, collector = owners[output.id]
+                delta = collector.feed(output)
+                job.left -= delta.finish_reason is not None
+                progress.moved(len(output.tokens), job)
+                return delta.needs_abort
+
+            self._batch.run([request for job in jobs for request in job.prepared.requests], take)
+        return [job.result() for job in jobs]
+
+
+@dataclass(slots=True)
+class _Job:
+    """One prompt on its way: its sequences, and how many of them still run."""
+
+    prepared: Prepared
+    prompt: str | None
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = len(self.prepared.requests)
+
+    def result(self) -> RequestOutput:
+        collectors = self.prepared.collectors
+        first = collectors[0]
+        return RequestOutput(
+            request_id=self.prepared.requests[0].id,
+            prompt=self.prompt,
+            prompt_token_ids=list(self.prepared.prompt_tokens),
+            prompt_logprobs=_positions(first.prompt_logprobs) if first.prompt_logprobs is not None else None,
+            outputs=[_completion(collector) for collector in collectors],
+            finished=self.left == 0,
+            num_cached_tokens=max(collector.cached_tokens for collector in collectors),
+        )
+
+
+def _completion(collector: Collector) -> CompletionOutput:
+    scored = bool(collector.logprobs)
+    return CompletionOutput(
+        index=collector.index,
+        text=collector.text,
+        token_ids=collector.tokens,
+        cumulative_logprob=sum(entry.chosen.logprob for entry in collector.logprobs) if scored else None,
+        logprobs=[_position(entry) for entry in collector.logprobs] if scored else None,
+        finish_reason=collector.finish_reason,
+        stop_reason=collector.stop_reason,
+    )
+
+
+def _positions(entries: Sequence[PositionLogprobs | None]) -> list[Position | None]:
+    return [None if entry is None else _position(entry) for entry in entries]
+
+
+def _position(entry: PositionLogprobs) -> Position:
+    return {one.id: Logprob(one.logprob, one.rank, one.token) for one in (entry.chosen, *entry.top)}
+
+
+class _Progress:
+    """The bar: prompts done, tokens a second in and out."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self._bar = tqdm(total=total, desc="Processed prompts", unit="prompt", disable=not shown)
+        self._begin = time.monotonic()
+        self._in = self._out = 0
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.close()
+
+    def moved(self, tokens: int, job: _Job) -> None:
+        """`job` has got `tokens` more."""
+        self._out += tokens
+        if job.left == 0:
+            self._in += len(job.prepared.prompt_tokens)
+            seconds = max(time.monotonic() - self._begin, 1e-9)
+            speed = f"in {self._in / seconds:.1f} tok/s, out {self._out / seconds:.1f} tok/s"
+            self._bar.set_postfix_str(speed, refresh=False)
+            self._bar.update()
+
+
+def text_processor(files: ModelFiles, config: ModelConfig, ready: Ready) -> TextProcessor:
+    """The text side of a model: its tokenizer, its chat template, its recommended sampling values."""
+    tokenizer = load_tokenizer(files)
+    return TextProcessor(
+        tokenizer,
+        load_chat(tokenizer.templates, tokenizer.special_texts, tokenizer.special),
+        Limits(ready.max_model_len, ready.vocab_size),
+        read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults(),
+        seed=config.seed,
+    )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A lone string, list of token ids or dictionary is a list of one."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise UserError("prompts must be a string, a list of strings, token ids or dictionaries", param="prompts")
+    if not prompts:
+        return []
+    if all(type(item) is int for item in prompts):
+        return [cast(Sequence[int], prompts)]
+    return list(cast(Sequence[Prompt], prompts))
+
+
+def _prompt_of(prompt: Prompt) -> str | list[int]:
+    """The text or the token ids of one prompt."""
+    if isinstance(prompt, Mapping):
+        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        if unknown:
+            raise UserError(f"a prompt has no {sorted(map(str, unknown))[0][:40]!r}; it has prompt or prompt_token_ids")
+        inner = prompt.get("prompt_token_ids")
+        inner = prompt.get("prompt") if inner is None else inner
+        if inner is None or isinstance(inner, Mapping):
+            raise UserError("a prompt needs prompt (a string) or prompt_token_ids (a list of integers)")
+        prompt = cast(Prompt, inner)
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Sequence) and all(type(token) is int for token in prompt):
+        return list(cast(Sequence[int], prompt))
+    raise UserError("a prompt is a string or a list of token ids")
+
+
+def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """One conversation is a list of one. What is in a message is for the template's side to check."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise UserError("messages must be a list of messages, or of such lists", param="messages")
+    if isinstance(messages[0], Mapping):
+        return [cast(Sequence[Message], messages)]
+    return list(cast(Sequence[Sequence[Message]], messages))
+
+
+def _priorities(items: Sequence[Any], given: Sequence[int] | None) -> Sequence[int]:
+    if given is None:
+        return [0] * len(items)
+    if len(given) != len(items):
+        raise UserError(f"{len(items)} prompts but {len(given)} priorities", param="priority")
+    return given
+
+
+@contextmanager
+def _placed(where: str, count: int) -> Iterator[None]:
+    """Name the prompt in the errors of one of several."""
+    try:
+        yield
+    except UserError as error:
+        if count > 1:
+            error.param = where if error.param is None else f"{where}.{error.param}"
+            error.message = f"{where}: {error.message}"
+            error.args = (error.message,)
+        raise

@@ -1,0 +1,152 @@
+"""What a handler is given and gives back."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from octavo.base.config import OctavoConfig
+from octavo.base.errors import EngineError, NotFound, Unavailable
+from octavo.base.wire import EngineStats
+from octavo.serve.decode import Schema
+from octavo.serve.generate import Engine
+from octavo.serve.limits import SMALL_BODY, Limits
+from octavo.serve.metrics import Metrics
+from octavo.text.request import TextProcessor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound=Struct)
+Header = tuple[bytes, bytes]
+
+TEXT_THREADS = 4
+INLINE_BYTES = 2 << 10  # a body this small is tokenized within a millisecond: a thread would cost more
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The parts that exist once a model is loaded."""
+
+    engine: Engine
+    text: TextProcessor
+
+
+class Service:
+    """One server: its configuration, its backend when there is one, its counts."""
+
+    def __init__(self, config: OctavoConfig, limits: Limits) -> None:
+        self.config = config
+        self.limits = limits
+        self.started_s = int(time.time())
+        self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
+        self.metrics = Metrics(self.names[0], self.stats)
+        self.draining = False
+        self._backend: Backend | None = None
+        self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="octavo-text")
+
+    def attach(self, backend: Backend) -> None:
+        """From here on requests are served."""
+        self._backend = backend
+
+    @property
+    def backend(self) -> Backend:
+        """Unavailable while the model loads, the server drains or the engine is gone."""
+        if self._backend is None:
+            raise Unavailable("The model is still loading.")
+        if self.draining:
+            raise Unavailable("The server is shutting down.")
+        self._backend.engine.check()
+        return self._backend
+
+    @property
+    def alive(self) -> bool:
+        """False only when the engine is gone for good."""
+        return self._backend is None or _alive(self._backend.engine)
+
+    def stats(self) -> EngineStats:
+        return self._backend.engine.stats if self._backend else EngineStats()
+
+    def check_model(self, name: str | None) -> str:
+        """The name to report. NotFound for a model that is not served here."""
+        if name is None:
+            return self.names[0]
+        if name not in self.names:
+            known = ", ".join(self.names[:4])
+            raise NotFound(
+                f"The model {name[:80]!r} does not exist here. Known: {known[:160]}.",
+                param="model",
+                code="model_not_found",
+            )
+        return name
+
+    async def off_loop(self, size: int, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `call` in a thread unless its input of `size` bytes is small enough for the event loop."""
+        if size <= INLINE_BYTES:
+            return call(*args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class Call:
+    """One HTTP request on its way through a handler."""
+
+    service: Service
+    scope: Scope
+    receive: Receive
+    send: Send
+    request_id: str
+    tenant: str
+    arrival: float = field(default_factory=time.monotonic)
+    headers: list[Header] = field(default_factory=list)  # for the answer, gathered on the way
+    body_bytes: int = 0
+
+    async def read(self, schema: Schema[T]) -> tuple[T, dict[str, msgspec.Raw]]:
+        """The checked body and the fields it has beyond the schema."""
+        body = await self.service.limits.read_body(self.scope, self.receive)
+        self.body_bytes = len(body)
+        if len(body) <= SMALL_BODY:
+            return schema.decode(body)
+        return await self.service.off_loop(len(body), schema.decode, body)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole answer."""
+
+    body: bytes
+    status: int = 200
+    kind: bytes = b"application/json"
+    headers: tuple[Header, ...] = ()
+
+
+Handler = Callable[[Call], Awaitable[Reply | None]]  # None: the handler has sent its answer itself
+
+
+def json_reply(value: object, status: int = 200) -> Reply:
+    return Reply(msgspec.json.encode(value), status)
+
+
+def _public_name(model: str) -> str:
+    """The last part of a path, the whole of a hub name: a client must not learn the server's folders."""
+    name = model.rstrip("/")
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
+        name = name.rsplit("/", 1)[-1].removesuffix(".gguf")
+    return name or "model"
+
+
+def _alive(engine: Engine) -> bool:
+    try:
+        engine.check()
+    except EngineError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""Sequences in the engine, turned into steps of text. Streams and whole answers both read from here.
+
+One `Piece` is what one engine step added to one choice; pieces that are ready together come together, so that an
+endpoint makes one send of them.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from octavo.base.errors import OctavoError, Unavailable
+from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenLogprobs, TokenOutput
+from octavo.serve.errors import DeadlineExceeded, from_status
+from octavo.serve.metrics import Metrics, Timer
+from octavo.text.collect import Collector, TextDelta
+
+
+class OutputStream(Protocol):
+    """Outputs of one sequence, in order; the last one has a finish reason."""
+
+    def __aiter__(self) -> AsyncIterator[TokenOutput]: ...
+
+    def close(self) -> None:
+        """Aborts the sequence if it has not ended."""
+        ...
+
+
+class Engine(Protocol):
+    """What the server needs of an engine client; EngineClient and FakeEngine have it."""
+
+    @property
+    def ready(self) -> Ready: ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+    def submit(self, request: EngineRequest) -> OutputStream: ...
+
+    def check(self) -> None:
+        """Raises EngineDead when the engine will not answer again."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Piece:
+    """`index` counts the sequences as given; `prompt_logprobs` are those that this step computed."""
+
+    index: int
+    delta: TextDelta
+    cached_tokens: int
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None
+
+
+class Generation:
+    """The sequences of one HTTP request. Use as ``async with``; leaving it ends whatever still runs."""
+
+    def __init__(
+        self, engine: Engine, metrics: Metrics, sequences: Sequence[tuple[EngineRequest, Collector]], arrival: float
+    ) -> None:
+        """`arrival`: monotonic seconds when the HTTP request came."""
+        self._engine = engine
+        self._sequences = sequences
+        self._timers = [Timer(metrics, arrival, len(request.tokens)) for request, _ in sequences]
+        self._streams: list[OutputStream] = []
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Generation":
+        try:
+            for request, _ in self._sequences:
+                self._streams.append(self._engine.submit(request))
+        except BaseException:
+            self._close("error")
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
+        self._close("error" if isinstance(exc, OctavoError) else "abort")
+
+    def steps(self) -> AsyncIterator[list[Piece]]:
+        """Pieces until every sequence has ended. Raises what the engine reports as an error."""
+        return self._single() if len(self._streams) == 1 else self._merged()
+
+    async def _single(self) -> AsyncIterator[list[Piece]]:
+        async for output in self._streams[0]:
+            piece = self._take(0, output)
+            yield [piece]
+            if piece.delta.finish_reason is not None:
+                return
+        raise Unavailable("The engine ended this request early.")
+
+    async def _merged(self) -> AsyncIterator[list[Piece]]:
+        ready: list[Piece] = []
+        wake = asyncio.Event()
+        self._pumps = [asyncio.create_task(self._pump(index, ready, wake)) for index in range(len(self._streams))]
+        left = len(self._pumps)
+        while left:
+            await wake.wait()
+            wake.clear()
+            pieces, ready[:] = list(ready), []
+            for pump in [pump for pump in self._pumps if pump.done()]:
+                pump.result()
+                self._pumps.remove(pump)
+                left -= 1
+            if pieces:
+                yield pieces
+
+    async def _pump(self, index: int, ready: list[Piece], wake: asyncio.Event) -> None:
+        try:
+            async for output in self._streams[index]:
+                piece = self._take(index, output)
+                ready.append(piece)
+                if piece.delta.finish_reason is not None:
+                    return
+                wake.set()
+            raise Unavailable("The engine ended this request early.")
+        finally:
+            # The task counts as done only after this frame; wake its reader then.
+            asyncio.get_running_loop().call_soon(wake.set)
+
+    def _take(self, index: int, output: TokenOutput) -> Piece:
+        if output.finish == "error":
+            raise from_status(output.error_code, output.error or "The engine could not finish this request.")
+        if output.finish == "abort":
+            raise Unavailable("The server ended this request.")
+        now, timer = time.monotonic(), self._timers[index]
+        if output.tokens:
+            timer.tokens(len(output.tokens), output.cached_tokens, now)
+        delta = self._sequences[index][1].feed(output)
+        if delta.finish_reason is not None:
+            timer.finish(delta.finish_reason, now)
+            if delta.needs_abort:
+                self._streams[index].close()
+        return Piece(index, delta, output.cached_tokens, output.prompt_logprobs)
+
+    def _close(self, reason: str) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        for stream in self._streams:
+            stream.close()
+        now = time.monotonic()
+        for timer in self._timers:
+            timer.finish(reason, now)
+
+
+@asynccontextmanager
+async def bounded(receive: Receive, limit: float, left: float) -> AsyncIterator[None]:
+    """Ends the body when the client goes away (ClientDisconnect) or `left` seconds are over (DeadlineExceeded)."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        async with asyncio.timeout(left):
+            yield
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        task.uncancel()
+        raise ClientDisconnect from None
+    except TimeoutError:
+        raise DeadlineExceeded(f"The request took longer than {limit:g} s.", code="request_timeout") from None
+    finally:
+        watcher.cancel()

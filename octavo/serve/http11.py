@@ -1,0 +1,126 @@
+"""uvicorn's httptools protocol with bounds on what comes before the body: size, count and time.
+
+uvicorn bounds neither headers nor the wait for them when it parses with httptools, so this class does.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from octavo.base.errors import UserError
+from octavo.serve.errors import failure
+
+MAX_URL_BYTES = 8 << 10
+MAX_HEAD_BYTES = 32 << 10
+MAX_HEADERS = 100
+HEAD_SECONDS = 10.0
+CONNECTION = "octavo.connection"  # key in scope["extensions"]: `abort()` without flushing, and `paused()`
+
+
+class _Refused(UserError):
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message, code=code)
+        self.status = status  # type: ignore[misc]
+
+
+_TOO_LONG_URL = (414, "The URL is too long.", "uri_too_long")
+_TOO_BIG_HEAD = (431, "The request headers are too large.", "headers_too_large")
+_SLOW_HEAD = (408, "The request headers took too long.", "request_timeout")
+_MALFORMED = (400, "This is not a valid HTTP request.", "bad_request")
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection. A head that is too big or too slow is answered and closed before any handler runs."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = True
+        self._head_bytes = 0
+        self._refusal = _MALFORMED
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(*_TOO_BIG_HEAD)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": self._write_paused}}
+        self._in_head = True
+        self._head_bytes = 0
+        self._arm()
+
+    def on_url(self, url: bytes) -> None:
+        if len(self.url) + len(url) > MAX_URL_BYTES:
+            self._raise(_TOO_LONG_URL)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS or len(name) + len(value) > MAX_HEAD_BYTES:
+            self._raise(_TOO_BIG_HEAD)
+
+    def on_headers_complete(self) -> None:
+        self._disarm()
+        self._in_head = False
+        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._raise(_TOO_BIG_HEAD)
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
+        self._refuse(*self._refusal)
+
+    def _raise(self, refusal: tuple[int, str, str]) -> None:
+        """Stops the parser; uvicorn then calls send_400_response."""
+        self._refusal = refusal
+        raise ValueError(refusal[2])
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        body = failure(_Refused(status, message, code)).body
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self._disarm()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()  # an answer is under way; a second one would land inside it
+            return
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+    def _write_paused(self) -> bool:
+        return self.flow.write_paused
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._head_timeout)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _head_timeout(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._head_bytes:
+            self._refuse(*_SLOW_HEAD)
+        else:
+            self.transport.close()

@@ -1,0 +1,99 @@
+"""What one client may take: body bytes, time to send them, memory for bodies, open requests."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
+
+from octavo.base.errors import Overloaded, TooLarge, UserError
+from octavo.serve.errors import TooSlow, WrongType
+
+BODY_GAP_S = 10.0  # longest silence inside a body
+BODY_GRACE_S = 10.0  # a body may take this long, plus its size at BODY_MIN_RATE
+BODY_MIN_RATE = 1024  # bytes a second
+SMALL_BODY = 64 << 10  # up to here a body counts nothing against the budget
+SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long is dropped
+
+
+class Limits:
+    """Counts of the whole server, checked before memory or engine time is spent."""
+
+    def __init__(self, max_body_bytes: int, max_open: int, body_budget: int = 0) -> None:
+        self.max_body_bytes = max_body_bytes
+        self.max_open = max_open
+        self.open = 0
+        self._body_budget = body_budget or max(256 << 20, 4 * max_body_bytes)
+        self._body_bytes = 0
+
+    @contextmanager
+    def admitted(self, count: int) -> Iterator[None]:
+        """Holds `count` sequences of room. Overloaded when the server has enough to do."""
+        if self.open + count > self.max_open:
+            raise Overloaded("The server is full. Try again later.")
+        self.open += count
+        try:
+            yield
+        finally:
+            self.open -= count
+
+    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+        """The JSON body. TooLarge while reading, TooSlow by total time or by silence, WrongType by its header."""
+        length = check_headers(scope)
+        if length is not None and length > self.max_body_bytes:
+            raise self._too_large()
+        loop = asyncio.get_running_loop()
+        start, size, parts = loop.time(), 0, []
+        charged = 0
+        try:
+            while True:
+                left = min(BODY_GAP_S, start + BODY_GRACE_S + size / BODY_MIN_RATE - loop.time())
+                message = await _receive(receive, left)
+                part = message.get("body", b"")
+                size += len(part)
+                if size > self.max_body_bytes:
+                    raise self._too_large()
+                if size > SMALL_BODY:
+                    self._body_bytes += size - charged
+                    charged = size
+                    if self._body_bytes > self._body_budget:
+                        raise Overloaded("The server is reading too many large requests. Try again later.")
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        finally:
+            self._body_bytes -= charged
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The body may have at most {self.max_body_bytes} bytes.", code="body_too_large")
+
+
+def check_headers(scope: Scope) -> int | None:
+    """The declared length. WrongType unless the body is plain JSON."""
+    kind, length = b"", None
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            kind = value
+        elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise WrongType("A compressed body is not accepted.", code="unsupported_media_type")
+        elif name == b"content-length":
+            length = int(value) if value.isdigit() and len(value) < 20 else None
+    media, _, options = kind.partition(b";")
+    charset = options.strip().lower().replace(b'"', b"").replace(b" ", b"")
+    if media.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8", b"charset=utf8"):
+        raise WrongType("Send the header Content-Type: application/json.", code="unsupported_media_type")
+    return length
+
+
+async def _receive(receive: Receive, seconds: float) -> dict[str, object]:
+    try:
+        async with asyncio.timeout(max(seconds, 0.0)):
+            message = await receive()
+    except TimeoutError:
+        raise TooSlow("The body took too long to arrive.", code="request_timeout") from None
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    if message["type"] != "http.request":
+        raise UserError("Unexpected message.")
+    return dict(message)

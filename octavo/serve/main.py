@@ -1,0 +1,134 @@
+"""`octavo serve`: take the port, answer probes, load the model, serve, end in order.
+
+The port comes first: a port in use must fail within a second, not after minutes of loading.
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from octavo.base.config import OctavoConfig
+from octavo.base.errors import ConfigError, ModelFileError, OctavoError
+from octavo.serve.app import App
+from octavo.serve.calls import Backend, Service
+from octavo.serve.limits import Limits
+from octavo.serve.server import HttpServer
+from octavo.serve.start import launch
+
+Launcher = Callable[[OctavoConfig], Awaitable[Backend]]
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+WATCH_S = 0.5
+MAX_RUNNING = 1024  # sequences beside those that wait, before the engine says its own number
+
+
+def run(config: OctavoConfig, launcher: Launcher = launch) -> int:
+    """Serves until a signal. Returns the exit status: 0 after a drain, 1 on failure, 128+N after a second signal N.
+
+    Raises ConfigError for an address that cannot be used and for bad keys, before anything is loaded.
+    """
+    service = Service(config, Limits(config.serve.max_body_bytes, config.engine.scheduler.max_waiting + MAX_RUNNING))
+    app = App(service)
+    sock = bind(config.serve.host, config.serve.port)
+    with contextlib.closing(sock), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(app, sock, launcher))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket's address taken. ConfigError in one line when it cannot be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        raise ConfigError(f"--host {host[:80]}: no such address") from None
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen()  # a second server could bind an address that nobody listens on yet
+    except OSError as exc:
+        sock.close()
+        reason = exc.strerror or "cannot be used"
+        raise ConfigError(f"cannot listen on {host[:80]} port {port}: {reason.lower()}; try another --port") from None
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket, host: str) -> str:
+    """Where a browser on this machine, or one that knows `host`, finds the server."""
+    port = sock.getsockname()[1]
+    shown = "127.0.0.1" if host in {"0.0.0.0", "::", ""} else host
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
+    service, begin = app.service, time.monotonic()
+    url = url_of(sock, service.config.serve.host)
+
+    def drain() -> None:
+        service.draining = True
+
+    server = HttpServer(app, drain)
+    http = asyncio.create_task(server.serve(sockets=[sock]))
+    start = asyncio.ensure_future(launcher(service.config))
+    backend: Backend | None = None
+    failed = False
+    try:
+        await asyncio.wait({http, start}, return_when=asyncio.FIRST_COMPLETED)
+        if not http.done():
+            backend = start.result()
+            service.attach(backend)
+            names = ", ".join(service.names)
+            seconds = time.monotonic() - begin
+            print(f"octavo: serving {names} at {url} (ready after {seconds:.1f} s)", file=sys.stderr, flush=True)
+            failed = not await _until_end(service, http)
+    except (OctavoError, OSError) as exc:
+        failed = True
+        print(f"octavo: {one_line(exc)}", file=sys.stderr, flush=True)
+    finally:
+        server.stop()
+        await _settle(http, start)
+        if backend is not None:
+            await backend.engine.close()
+        service.close()
+    if len(server.signals) > 1:
+        return 128 + server.signals[1]
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+async def _until_end(service: Service, http: asyncio.Task[None]) -> bool:
+    """True when the server ended by itself, False when the engine died under it."""
+    while not http.done():
+        await asyncio.wait({http}, timeout=WATCH_S)
+        if not service.alive and not http.done():
+            print("octavo: the engine has stopped; see the lines above", file=sys.stderr, flush=True)
+            return False
+    http.result()
+    return True
+
+
+async def _settle(http: asyncio.Task[None], start: "asyncio.Future[Backend]") -> None:
+    if not start.done():
+        start.cancel()
+    await asyncio.gather(http, start, return_exceptions=True)
+
+
+def one_line(exc: BaseException) -> str:
+    """An error as a person at the command line should see it."""
+    text = " ".join(str(exc).split()) or type(exc).__name__
+    return text if isinstance(exc, ConfigError | ModelFileError) else f"could not start: {text}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not built for Windows
+        return None
+    return uvloop.new_event_loop
+
+
+__all__ = ["EXIT_FAILED", "EXIT_OK", "bind", "run", "url_of"]

@@ -1,0 +1,173 @@
+"""Request bodies. Every list, string and number has a maximum; null means the default; nothing is coerced.
+
+Ranges of the sampling numbers live in SamplingParams.checked, once for every way in.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from octavo.base import params
+
+MAX_NAME = 256
+MAX_MESSAGES = 2048
+MAX_PARTS = 256
+MAX_TOOLS = 128
+MAX_PROMPTS = 256
+MAX_TEXT = 1 << 27  # characters; the body limit is the nearer bound, this one holds if an operator lifts it
+MAX_TEMPLATE_KWARGS = 32
+MAX_TOKEN_LIST = 1 << 24
+
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+StopString = Annotated[str, Meta(max_length=params.MAX_STOP_CHARS)]
+BadWord = Annotated[str, Meta(max_length=params.MAX_BAD_WORD_CHARS)]
+
+
+class StreamOptions(Struct, kw_only=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Sampled(Struct, kw_only=True):
+    """Fields that chat and completions share. Those of `SAMPLING` go to SamplingParams by name."""
+
+    model: Name | None = None
+    n: Int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[Name, float], Meta(max_length=params.MAX_LOGIT_BIAS)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=params.MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=params.MAX_ALLOWED_TOKEN_IDS)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=params.MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=params.MAX_STOP_TOKEN_IDS)] | None = None
+    min_tokens: Int | None = None
+    max_tokens: Int | None = None
+    ignore_eos: bool | None = None
+    seed: Int | None = None
+    prompt_logprobs: Int | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: Int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+
+SAMPLING = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "bad_words",
+    "allowed_token_ids",
+    "stop",
+    "stop_token_ids",
+    "min_tokens",
+    "max_tokens",
+    "ignore_eos",
+    "seed",
+    "prompt_logprobs",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+)
+
+
+class CompletionRequest(Sampled, kw_only=True):
+    """``/v1/completions``. `prompt`: text, token ids, or a list of either."""
+
+    prompt: Text | Annotated[list[Any], Meta(max_length=MAX_TOKEN_LIST)]
+    echo: bool | None = None
+    logprobs: Int | None = None
+
+
+class ContentPart(Struct, kw_only=True):
+    """One part of a message. Text only: other types are refused by name."""
+
+    type: Name
+    text: Text | None = None
+    refusal: Text | None = None
+
+
+class FunctionCall(Struct, kw_only=True, omit_defaults=True):
+    name: Name
+    arguments: Text | dict[str, Any] = ""
+
+
+class ToolCall(Struct, kw_only=True):
+    function: FunctionCall
+    id: Name | None = None
+    type: Literal["function"] = "function"
+
+
+class Message(Struct, kw_only=True):
+    """One turn. Roles are the template's business, so any short name may stand there."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: Text | Annotated[list[ContentPart], Meta(max_length=MAX_PARTS)] | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: Name | None = None
+    reasoning: Text | None = None
+    reasoning_content: Text | None = None
+    refusal: Text | None = None
+
+
+class ChatFields(Struct, kw_only=True):
+    """What a conversation needs to become a prompt; shared with ``/tokenize``."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Annotated[dict[Name, Any], Meta(max_length=MAX_TEMPLATE_KWARGS)] | None = None
+    documents: Annotated[list[dict[str, Any]], Meta(max_length=MAX_PARTS)] | None = None
+    reasoning_effort: Name | None = None
+
+
+class ChatRequest(ChatFields, Sampled, kw_only=True):
+    """``/v1/chat/completions``."""
+
+    max_completion_tokens: Int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+
+
+class TokenizePrompt(Struct, kw_only=True):
+    prompt: Text
+    model: Name | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeChat(ChatFields, kw_only=True):
+    model: Name | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Struct, kw_only=True):
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)]
+    model: Name | None = None

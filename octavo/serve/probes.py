@@ -1,0 +1,39 @@
+"""Answers about the server itself: health, readiness, metrics, version, the page."""
+
+from octavo import __version__
+from octavo.base.errors import OctavoError, Unavailable
+from octavo.serve import web
+from octavo.serve.calls import Call, Reply, json_reply
+from octavo.serve.metrics import CONTENT_TYPE
+
+
+async def health(call: Call) -> Reply:
+    """200 while the process is of use, loading included; 503 when the engine is gone for good."""
+    if not call.service.alive:
+        raise Unavailable("The engine is not running.")
+    return json_reply({"status": "ok"})
+
+
+async def ready(call: Call) -> Reply:
+    """200 when a request sent now would be served."""
+    try:
+        call.service.backend  # noqa: B018 - raises while there is none
+    except OctavoError as exc:
+        raise Unavailable(str(exc) if isinstance(exc, Unavailable) else "The engine is not running.") from exc
+    return json_reply({"status": "ready"})
+
+
+async def metrics(call: Call) -> Reply:
+    """Prometheus text."""
+    return Reply(call.service.metrics.render(), kind=CONTENT_TYPE)
+
+
+async def version(call: Call) -> Reply:  # noqa: ARG001 - one signature for all handlers
+    """The package's version."""
+    return json_reply({"version": __version__})
+
+
+async def page(call: Call) -> Reply:  # noqa: ARG001
+    """The chat page."""
+    headers = ((b"content-security-policy", web.security_policy()), (b"referrer-policy", b"no-referrer"))
+    return Reply(web.page(), kind=b"text/html; charset=utf-8", headers=headers)

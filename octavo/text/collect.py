@@ -1,0 +1,200 @@
+"""From the engine's tokens to a caller's text: one Collector for each sequence."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from octavo.base.params import SamplingParams
+from octavo.base.wire import TokenLogprobs, TokenOutput
+from octavo.text.detokenize import characters
+from octavo.text.graphemes import EmojiGuard
+from octavo.text.logprobs import PositionLogprobs, describe
+from octavo.text.stops import StopFinder
+from octavo.text.tokenizer import Tokenizer
+
+
+class TextDelta(Struct, frozen=True):
+    """What one engine output adds. `finish_reason` is set exactly once; what follows it is empty.
+
+    `text` may lag behind `tokens`: part of a character, of an emoji or of a stop string waits. `needs_abort`: the
+    text has ended by a stop string and the engine does not know it yet. With finish_reason "error", `error` is the
+    message and `error_code` the HTTP status.
+    """
+
+    text: str = ""
+    tokens: list[int] = []
+    logprobs: list[PositionLogprobs] | None = None  # one a token
+    prompt_logprobs: list[PositionLogprobs | None] | None = None  # all positions at once, before the first token
+    finish_reason: str | None = None  # "stop", "length", "abort", "error"
+    stop_reason: str | int | None = None  # the stop string, or the caller's stop token; None for end of sequence
+    needs_abort: bool = False
+    error: str | None = None
+    error_code: int = 500
+
+
+class Collector:
+    """Detokenizes one sequence, finds its stop strings, keeps its totals.
+
+    `index` is its place among siblings. With `echo` the first delta begins with the prompt's text. With
+    `hide_output` the engine's token is dropped: the caller asked for the prompt only. All deltas' texts joined are
+    `text`, whatever the cut of tokens into outputs.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        prompt_tokens: Sequence[int],
+        *,
+        request_id: str = "",
+        index: int = 0,
+        prompt_text: str | None = None,
+        echo: bool = False,
+        hide_output: bool = False,
+    ) -> None:
+        self.request_id = request_id
+        self.index = index
+        self.prompt_tokens = prompt_tokens
+        self.tokens: list[int] = []
+        self.logprobs: list[PositionLogprobs] = []
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.cached_tokens = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self._tokenizer = tokenizer
+        self._params = params
+        self._prompt_text = prompt_text
+        self._echo = echo
+        self._hide_output = hide_output
+        self._stop_ids = frozenset(params.stop_token_ids or ())
+        self._include_stop = params.include_stop_str_in_output
+        self._texts: list[str] = []
+        self._prompt_run: list[TokenLogprobs | None] = []
+        self._prompt_done = False
+        self._characters = (
+            characters(tokenizer, prompt_tokens, skip_special=params.skip_special_tokens) if params.detokenize else None
+        )
+        self._stops = StopFinder(params.stops, include=self._include_stop) if params.stops else None
+        self._guard = EmojiGuard()
+
+    @property
+    def text(self) -> str:
+        """All text so far, the echoed prompt included."""
+        return "".join(self._texts)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_tokens)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated, those included that completed a stop string or ended the sequence."""
+        return len(self.tokens)
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as text: as the caller gave it, or decoded."""
+        if self._prompt_text is None:
+            self._prompt_text = self._tokenizer.decode(self.prompt_tokens, skip_special=False)
+        return self._prompt_text
+
+    def feed(self, output: TokenOutput) -> TextDelta:
+        """What this output adds; an empty delta once the sequence has ended."""
+        if self.finish_reason is not None:
+            return TextDelta()
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        if output.prompt_logprobs:
+            self._prompt_run += output.prompt_logprobs
+        if output.finish == "error":
+            self.finish_reason = "error"
+            return TextDelta(finish_reason="error", error=output.error, error_code=output.error_code)
+        head, prompt_logprobs = self._prompt(output)
+        if self._hide_output:
+            kept, text = 0, ""
+        else:
+            kept, text = self._decode(output)
+        matched = self._stops is not None and self._stops.match is not None
+        if matched or output.finish is not None:
+            text += self._finish(output)
+        text = head + text
+        tokens = output.tokens[:kept]
+        self.tokens += tokens
+        if text:
+            self._texts.append(text)
+        return TextDelta(
+            text=text,
+            tokens=tokens,
+            logprobs=self._logprobs(output, kept),
+            prompt_logprobs=prompt_logprobs,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            needs_abort=matched and output.finish is None,
+        )
+
+    def _decode(self, output: TokenOutput) -> tuple[int, str]:
+        """How many of the tokens count, and the text that may be shown."""
+        tokens = output.tokens
+        if self._characters is None:
+            return len(tokens), ""
+        silent = (
+            output.finish == "stop"
+            and not self._include_stop
+            and bool(tokens)
+            and output.stop_token is not None
+            and tokens[-1] == output.stop_token
+        )
+        spoken = tokens[:-1] if silent else tokens
+        if self._stops is None:
+            return len(tokens), self._guard.feed(self._characters.feed(spoken))
+        shown = ""
+        for index, token in enumerate(spoken):
+            # A stop string counts once its last character comes from a token past min_tokens.
+            armed = len(self.tokens) + index + 1 > self._params.min_tokens
+            shown += self._stops.feed(self._characters.feed((token,)), armed=armed)
+            if self._stops.match is not None:
+                return index + 1, self._guard.feed(shown)
+        return len(tokens), self._guard.feed(shown)
+
+    def _finish(self, output: TokenOutput) -> str:
+        """Set the reasons, and give the text that was held back."""
+        rest = ""
+        if self._characters is not None and not self._hide_output:
+            if self._stops is None:
+                rest = self._characters.flush()
+            elif self._stops.match is None:
+                armed = len(self.tokens) + len(output.tokens) > self._params.min_tokens
+                rest = self._stops.feed(self._characters.flush(), armed=armed) + self._stops.flush()
+            rest = self._guard.feed(rest) + self._guard.flush()
+        if self._stops is not None and self._stops.match is not None:
+            self.finish_reason, self.stop_reason = "stop", self._stops.match.stop
+        else:
+            self.finish_reason = "length" if self._hide_output and output.finish == "stop" else output.finish
+            if output.finish == "stop" and output.stop_token in self._stop_ids and not self._hide_output:
+                self.stop_reason = output.stop_token
+        return rest
+
+    def _prompt(self, output: TokenOutput) -> tuple[str, list[PositionLogprobs | None] | None]:
+        """The echoed prompt and its log-probabilities, once, when all of the prompt has been computed."""
+        if self._prompt_done or (not output.tokens and output.finish is None):
+            return "", None
+        self._prompt_done = True
+        if self._params.prompt_logprobs is not None:
+            run = self._prompt_run
+            first = [None] if len(run) == len(self.prompt_tokens) - 1 else []  # nothing stands before it
+            self.prompt_logprobs = [None if entry is None else self._describe(entry) for entry in (*first, *run)]
+            self._prompt_run = []
+        return self.prompt_text if self._echo else "", self.prompt_logprobs
+
+    def _logprobs(self, output: TokenOutput, kept: int) -> list[PositionLogprobs] | None:
+        if self._params.logprobs is None:
+            return None
+        found = [self._describe(position) for position in (output.logprobs or [])[:kept]]
+        self.logprobs += found
+        return found
+
+    def _describe(self, position: TokenLogprobs) -> PositionLogprobs:
+        return describe(self._tokenizer, position)

@@ -1,0 +1,141 @@
+"""A `tokenizers` back end from the files of a Hugging Face folder: tokenizer.json and its companions."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from octavo.base.errors import ModelFileError
+
+_MAX_TOKENIZER_BYTES = 512 << 20
+_MAX_JSON_BYTES = 64 << 20
+_MAX_TEMPLATE_BYTES = 4 << 20
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class HfFolder:
+    """tokenizer_config.json, special_tokens_map.json and the chat templates beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = read_json(folder / "tokenizer_config.json")
+        self._map = read_json(folder / "special_tokens_map.json")
+
+    def special_texts(self) -> dict[str, str]:
+        """``bos_token`` and its kind -> text, as templates see them."""
+        texts = {}
+        for name in _NAMED:
+            text = _content(self.config.get(name)) or _content(self._map.get(name))
+            if text:
+                texts[name] = text
+        return texts
+
+    def extra_special(self) -> list[str]:
+        """Further tokens that the config calls special."""
+        lists = (
+            self.config.get("additional_special_tokens"),
+            self.config.get("extra_special_tokens"),
+            self._map.get("additional_special_tokens"),
+        )
+        entries: list[Any] = []
+        for group in lists:
+            entries += group.values() if isinstance(group, dict) else group if isinstance(group, list) else []
+        return [text for text in map(_content, entries) if text]
+
+    def templates(self) -> dict[str, str]:
+        """Chat templates by name; the plain one is ``default``. Files of their own win over the config's entry."""
+        found = named_templates(self.config.get("chat_template"), str(self.folder / "tokenizer_config.json"))
+        legacy = read_json(self.folder / "chat_template.json").get("chat_template")
+        found.update(named_templates(legacy, str(self.folder / "chat_template.json")))
+        single = self.folder / "chat_template.jinja"
+        if single.is_file():
+            found["default"] = read_text(single, _MAX_TEMPLATE_BYTES)
+        extra = self.folder / "additional_chat_templates"
+        for path in sorted(extra.glob("*.jinja"))[:32] if extra.is_dir() else []:
+            found[path.stem] = read_text(path, _MAX_TEMPLATE_BYTES)
+        return found
+
+
+def named_templates(value: Any, path: str) -> dict[str, str]:
+    """The two forms of a config's ``chat_template``: a string, or a list of ``{name, template}``."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        return {str(entry.get("name")): str(entry.get("template")) for entry in value[:32]}
+    raise ModelFileError(path, "chat_template should be a string or a list of named templates")
+
+
+def load_backend(folder: HfFolder) -> Backend:
+    """The back end with special tokens marked. Raises ModelFileError.
+
+    tokenizer.json alone says whether bos or eos are added: transformers 5 ignores the config's flags beside one.
+    """
+    path = folder.folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelFileError(
+            str(path), "no such file; a model folder needs a tokenizer.json (give one with --tokenizer)"
+        )
+    if path.stat().st_size > _MAX_TOKENIZER_BYTES:
+        raise ModelFileError(str(path), f"larger than {_MAX_TOKENIZER_BYTES >> 20} MiB")
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelFileError(str(path), f"not a tokenizer: {str(error)[:200]}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    _mark_special(backend, [*folder.special_texts().values(), *folder.extra_special()])
+    return backend
+
+
+def _mark_special(backend: Backend, texts: list[str]) -> None:
+    known = {entry.content for entry in backend.get_added_tokens_decoder().values() if entry.special}
+    missing = [text for text in dict.fromkeys(texts) if text not in known and backend.token_to_id(text) is not None]
+    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in missing])
+
+
+def eos_of(*configs: Mapping[str, Any]) -> list[int]:
+    """``eos_token_id`` of several configs, a number or a list in each, in order."""
+    found: list[int] = []
+    for config in configs:
+        value = config.get("eos_token_id")
+        for token in value if isinstance(value, list) else [value]:
+            if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
+                found.append(token)
+    return list(dict.fromkeys(found))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if there is no file. Raises ModelFileError."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(read_text(path, _MAX_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(str(path), f"not JSON: {str(error)[:120]}") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(str(path), "should hold a JSON object")
+    return value
+
+
+def read_text(path: Path, limit: int) -> str:
+    """A UTF-8 file of at most `limit` bytes. Raises ModelFileError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise ModelFileError(str(path), f"larger than {limit >> 20} MiB")
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(str(path), str(error)[:120]) from error
+
+
+def _content(value: Any) -> str | None:
+    """The text of a special token, given as a string or as an object."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

@@ -1,0 +1,38 @@
+"""Log-probabilities with their tokens' text, in the shape that OpenAI's chat form has."""
+
+from msgspec import Struct
+
+from octavo.base.wire import TokenLogprobs
+from octavo.text.tokenizer import Tokenizer
+
+LOWEST = -9999.0  # stands for minus infinity, which JSON cannot hold
+
+
+class Logprob(Struct, frozen=True):
+    """One candidate at one position. `bytes` is what the token stands for, also where it is part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    id: int
+    rank: int
+
+
+class PositionLogprobs(Struct, frozen=True):
+    """The chosen token and the likeliest ones, best first; the chosen one is among `top` only if it is likely."""
+
+    chosen: Logprob
+    top: list[Logprob]
+
+
+def describe(tokenizer: Tokenizer, position: TokenLogprobs) -> PositionLogprobs:
+    """One position with text added."""
+    chosen = _logprob(tokenizer, position.token, position.logprob, position.rank)
+    pairs = zip(position.ids, position.logprobs)
+    top = [_logprob(tokenizer, token, value, rank) for rank, (token, value) in enumerate(pairs, 1)]
+    return PositionLogprobs(chosen, top)
+
+
+def _logprob(tokenizer: Tokenizer, token: int, value: float, rank: int) -> Logprob:
+    data = tokenizer.token_bytes(token)
+    return Logprob(data.decode("utf-8", "replace"), max(value, LOWEST), list(data), token, rank)

@@ -1,0 +1,152 @@
+"""Chat messages as callers send them, checked and brought into the form that a template expects."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from jinja2 import nodes
+
+from octavo.base.errors import UserError
+
+MAX_MESSAGES = 16_384
+MAX_PARTS = 1024
+ContentFormat = Literal["string", "parts"]
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+
+
+class TemplateTraits:
+    """How a template treats messages, read from its syntax tree.
+
+    `content`: whether it walks over a message's content as a list of parts or takes it as one string.
+    `takes_strings`: whether a walking template also asks ``content is string``.
+    """
+
+    def __init__(self, tree: nodes.Template, source: str) -> None:
+        self.content: ContentFormat = "parts" if _walks_content(tree) else "string"
+        self.takes_strings = self.content == "string" or any(
+            test.name == "string" and _is_content(test.node, _aliases(tree)) for test in tree.find_all(nodes.Test)
+        )
+        self.knows_developer = "developer" in source
+
+
+def normalize(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+    """Messages for the template: content as it wants it, tool arguments as objects. Raises UserError."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+        raise UserError("messages must be a list", param="messages")
+    if not messages:
+        raise UserError("messages must not be empty", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise UserError(f"messages may hold at most {MAX_MESSAGES} entries, got {len(messages)}", param="messages")
+    return [_message(message, f"messages[{index}]", traits) for index, message in enumerate(messages)]
+
+
+def _message(message: Mapping[str, Any], where: str, traits: TemplateTraits) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise UserError("a message must be an object", param=where)
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise UserError("a message needs a role", param=f"{where}.role")
+    result = {name: value for name, value in message.items() if value is not None}
+    if role == "developer" and not traits.knows_developer:
+        result["role"] = "system"
+    result["content"] = _content(message.get("content"), f"{where}.content", traits)
+    if "tool_calls" in result:
+        result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls")
+        if not result["tool_calls"]:
+            del result["tool_calls"]
+    return result
+
+
+def _content(content: Any, where: str, traits: TemplateTraits) -> Any:
+    """A string, None, or a list of ``{type: text, text}``."""
+    if content is None:
+        return None if traits.takes_strings else []
+    if isinstance(content, str):
+        return content if traits.takes_strings else [{"type": "text", "text": content}]
+    if not isinstance(content, Sequence):
+        raise UserError("content must be a string or a list of parts", param=where)
+    if len(content) > MAX_PARTS:
+        raise UserError(f"content may hold at most {MAX_PARTS} parts, got {len(content)}", param=where)
+    texts = [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+    if traits.content == "string":
+        return "\n".join(texts)
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise UserError("a part must be an object", param=where)
+    kind = part.get("type", "text")
+    field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if field is None:
+        raise UserError(f"parts of type {str(kind)[:40]!r} are not served by this model; only text is", param=where)
+    text = part.get(field)
+    if not isinstance(text, str):
+        raise UserError(f"a part of type {kind!r} needs a string {field!r}", param=f"{where}.{field}")
+    return text
+
+
+def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """Tool calls with arguments parsed from JSON text to objects, which is what templates print."""
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise UserError("tool_calls must be a list", param=where)
+    result = []
+    for index, call in enumerate(calls):
+        if not isinstance(call, Mapping) or not isinstance(call.get("function", {}), Mapping):
+            raise UserError("a tool call must be an object with a function", param=f"{where}[{index}]")
+        copy = dict(call)
+        if "function" in copy:
+            function = dict(copy["function"])
+            if isinstance(function.get("arguments"), str):
+                place = f"{where}[{index}].function.arguments"
+                function["arguments"] = _arguments(function["arguments"], place)
+            copy["function"] = function
+        result.append(copy)
+    return result
+
+
+def _arguments(text: str, where: str) -> Any:
+    if not text.strip():
+        return {}
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError("tool call arguments must be JSON", param=where) from error
+
+
+def _walks_content(tree: nodes.Template) -> bool:
+    aliases = _aliases(tree)
+    return any(_is_content(loop.iter, aliases) for loop in tree.find_all(nodes.For))
+
+
+def _aliases(tree: nodes.Template) -> set[str]:
+    """Names that are set from a message's content, directly or through one another."""
+    aliases: set[str] = set()
+    assigns = [(assign.target, assign.node) for assign in tree.find_all(nodes.Assign)]
+    for _ in range(4):
+        before = len(aliases)
+        aliases |= {
+            target.name for target, value in assigns if isinstance(target, nodes.Name) and _is_content(value, aliases)
+        }
+        if len(aliases) == before:
+            break
+    return aliases
+
+
+def _is_content(node: nodes.Node | None, aliases: set[str]) -> bool:
+    """Whether an expression is ``x.content``, ``x['content']``, a name set from one, or a filter over one."""
+    while isinstance(node, nodes.Filter):
+        node = node.node
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Name) and node.name in aliases
