@@ -20,7 +20,10 @@ MAX_STEPS = 5_000_000
 MAX_COUNT = 100_000  # largest whole number that a call or filter takes as a width, a count or an indent
 MAX_INT_BITS = 4096
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_WIDE = re.compile(r"\d{5,}|\*|\{[^{}]*\{")  # a width that is huge or comes from an argument
+# A width that is huge, or that an argument gives.
+_WIDE_PERCENT = re.compile(r"%(?:\([^()]*\))?[-+ #.\d]*(?:\*|\d{5})")
+_WIDE_FIELD = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
+_MAX_FORMAT = 4096  # characters of a format string
 # Filters that hand their items on as they are; all others turn a container into text.
 _NATIVE = frozenset({"attr", "default", "d", "map", "select", "reject", "selectattr", "rejectattr"})
 _NATIVE |= {"list", "length", "count", "first", "last", "min", "max", "items", "dictsort"}
@@ -173,8 +176,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
 
         def bounded(*args: Any, **kwargs: Any) -> Any:
             budget = _budget.get()
-            if _WIDE.search(text):
-                raise LimitReached("the chat template formats with too large a width")
+            _check_format(text.replace("{{", ""), _WIDE_FIELD)
             fields = text.count("{") + 1
             budget.spend(len(text) + fields * sum(map(budget.weigh, (*args, *kwargs.values()))))
             return wrapped(*args, **kwargs)
@@ -282,12 +284,16 @@ def _check_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...]) 
         lines = str(value).count("\n") + 1 if name == "indent" else size
         size += lines * max([4, *widths])
     elif name == "format":
-        if _WIDE.search(str(value)):
-            raise LimitReached("the chat template formats with too large a width")
+        _check_format(str(value), _WIDE_PERCENT)
         size += (str(value).count("%") + 1) * sum(map(budget.weigh, args))
     elif name == "sum" and any(not isinstance(arg, int | float | str | None) for arg in args):
         raise LimitReached("the chat template sums lists")
     budget.spend(size)
+
+
+def _check_format(text: str, wide: re.Pattern[str]) -> None:
+    if len(text) > _MAX_FORMAT or wide.search(text):
+        raise LimitReached("the chat template formats with too large a width")
 
 
 def _occurrences(text: str | bytes, part: Any) -> int:
@@ -307,8 +313,7 @@ def _check_binop(budget: Budget, operator: str, left: Any, right: Any) -> None:
         if not isinstance(right, int | float) or bits * abs(right) > MAX_INT_BITS:
             raise LimitReached("the chat template uses too large a number")
     elif isinstance(left, str | bytes):
-        if _WIDE.search(str(left)):
-            raise LimitReached("the chat template formats with too large a width")
+        _check_format(left if isinstance(left, str) else left.decode("latin-1"), _WIDE_PERCENT)
         budget.spend(len(left) + (str(left).count("%") + 1) * budget.weigh(right))
 
 
