@@ -54,6 +54,7 @@ class Draft:
         self.requests.append(request)
 
     def plan(self, step: int, dropped: list[int]) -> StepPlan:
+        """The finished plan. It shares its lists with the draft, which changes no more."""
         return StepPlan(
             step=step,
             dropped=dropped,

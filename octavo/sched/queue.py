@@ -33,6 +33,7 @@ class WaitingQueue:
             raise Overloaded(f"the prompts that wait already hold {self._tokens} tokens; try again later")
 
     def push(self, request: Request) -> None:
+        """Into its place by order; never refused."""
         self._members[request.order] = request
         self._tokens += request.num_prompt
         heappush(self._heap, request.order)
@@ -48,6 +49,7 @@ class WaitingQueue:
         return None
 
     def remove(self, request: Request) -> None:
+        """From anywhere in the line."""
         del self._members[request.order]
         self._tokens -= request.num_prompt
         if len(self._heap) > 2 * len(self._members) + 64:

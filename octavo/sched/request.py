@@ -15,6 +15,8 @@ from octavo.kv.holding import Holding
 
 
 class State(Enum):
+    """See the module's text for the transitions."""
+
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"

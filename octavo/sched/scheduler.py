@@ -30,6 +30,8 @@ from octavo.sched.queue import order_of
 from octavo.sched.request import Request
 from octavo.sched.update import Update
 
+MAX_SALT_CHARS = 1024  # it is hashed on the engine's thread
+
 
 class Scheduler:
     """Owns all requests from `add` until their last output."""
@@ -40,6 +42,7 @@ class Scheduler:
         limits: Limits,
         gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
     ) -> None:
+        order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
         self.board = Board(layout, limits)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
@@ -70,6 +73,7 @@ class Scheduler:
         return self._end(requests, "abort")
 
     def stats(self) -> EngineStats:
+        """Gauges now, and counters since the beginning."""
         return self.board.stats()
 
     def forget_prefixes(self) -> None:
@@ -91,6 +95,8 @@ class Scheduler:
             )
         if limits.vocab_size is not None and not 0 <= min(wire.tokens) <= max(wire.tokens) < limits.vocab_size:
             raise UserError(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
+        if len(wire.cache_salt) > MAX_SALT_CHARS:
+            raise UserError(f"cache_salt may have at most {MAX_SALT_CHARS} characters", param="cache_salt")
         # The last token is never computed.
         longest = min(num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len) - 1
         if longest > self._longest:
@@ -182,11 +188,12 @@ class Scheduler:
         """Start one, if the gates and the KV cache let it."""
         board = self.board
         kv = board.kv
-        if not self._allow(request, 1):
+        spare = self._spare() if board.running else 0
+        if not self._allow(request, 1) or kv.pool.num_free < kv.num_groups + spare:
             return False
         match = kv.match(request.holding, request.tokens) if request.may_hit else kv.no_match()
         want = self._allow(request, request.known - match.num_tokens)
-        if board.running and not kv.fits(match, request.known, want, self._spare()):
+        if board.running and not kv.fits(match, request.known, want, spare):
             return False
         grant = board.start(request, match, want)
         if grant is None:
@@ -236,8 +243,6 @@ class Scheduler:
         _, draft = in_flight.popleft()
         update = Update(self.board)
         update.apply(draft, plan, result)
-        if in_flight:  # these blocks are filled by the newest step at the latest
-            in_flight[-1][1].committed += update.committed
         return update.outputs
 
     def fail(self, plans: Sequence[StepPlan], message: str) -> list[TokenOutput]:

@@ -17,14 +17,13 @@ class Update:
     """Applies one result: accepts tokens, ends requests, makes blocks findable.
 
     Results for requests that ended meanwhile are dropped. Results for preempted ones count: their tokens are
-    known from then on. `outputs` and `committed` (blocks that became findable) are what it leaves.
+    known from then on.
     """
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self._ended = False
         self.outputs: list[TokenOutput] = []
-        self.committed: list[int] = []
 
     def apply(self, draft: Draft, plan: StepPlan, result: StepResult) -> None:
         """The result must be that of the plan, and the draft the one the plan was made from."""
@@ -78,11 +77,11 @@ class Update:
             self._commit(request)
 
     def _commit(self, request: Request) -> None:
-        """Offer the blocks that known tokens fill to the prefix index."""
+        """Offer filled blocks to the prefix index: those before the newest token, which the device has computed."""
         kv = self._board.kv
-        known = min(len(request.tokens), request.computed)
-        if known // kv.block_size > request.holding.committed:
-            self.committed += kv.commit(request.holding, request.tokens, known)
+        computed = min(len(request.tokens) - 1, request.computed)  # a preempted request has none
+        if computed // kv.block_size > request.holding.committed:
+            kv.commit(request.holding, request.tokens, computed)
         request.set_attention(kv.block_size)
 
 

@@ -96,6 +96,7 @@ class FakePending:
         self._on_failure = on_failure
 
     def done(self) -> bool:
+        """Whether `result` would not wait."""
         return self._clock.now() >= self._ready_at
 
     def result(self) -> StepResult:
@@ -141,6 +142,7 @@ class FakeExecutor:
         self.rows: dict[int, _Row] = {}
         self.steps = 0
         self.tokens_computed = 0
+        self.violations: list[str] = []  # for callers that turn every exception into a failed step
         self.closed = False
         self._capacity_bytes = capacity_bytes
         self._clock: Clock = clock or SystemClock()
@@ -153,9 +155,11 @@ class FakeExecutor:
     # --- the Executor protocol
 
     def kv_capacity(self) -> int:
+        """What the constructor was told."""
         return self._capacity_bytes
 
     def start(self, layout: KVLayout) -> None:
+        """Allocate the simulated cache."""
         self._layout = layout
         self._blocks = [_Block() for _ in range(layout.num_blocks)]
 
@@ -194,12 +198,14 @@ class FakeExecutor:
         return FakePending(result, self._ready_at, self._clock, self._failure_delivered)
 
     def shutdown(self) -> None:
+        """Only noted."""
         self.closed = True
 
     # --- laws
 
     def _law(self, holds: bool, text: str) -> None:
         if not holds:
+            self.violations.append(text)
             raise PlanViolation(text)
 
     def _apply_differences(self, plan: StepPlan) -> None:

@@ -35,6 +35,7 @@ class World:
     )
 
     def layout(self) -> KVLayout:
+        """The KV layout that these sizes make."""
         groups = tuple(KVGroup(KVSpec(1, 8, window), (i,)) for i, window in enumerate(self.windows))
         return KVLayout(groups=groups, block_size=self.block_size, num_blocks=self.num_blocks, dtype_bytes=2)
 
@@ -67,6 +68,7 @@ class Simulation:
         self.requests: dict[str, EngineRequest] = {}
         self.seen: dict[str, _Seen] = {}
         self.refused = 0
+        self.salts: dict[bytes, str] = {}  # digest -> the salt of those who may use it
         self.finishes: Counter[str] = Counter()
 
     # --- what may happen
@@ -85,6 +87,7 @@ class Simulation:
         return True
 
     def abort(self, *ids: str) -> None:
+        """As a client that goes away does."""
         self._take(self.scheduler.abort(ids))
 
     def launch(self) -> bool:
@@ -157,6 +160,9 @@ class Simulation:
         random, vocab, longest = self.random, self.world.vocab_size, self.world.limits.max_model_len
         story = random.randrange(2)
         common = [(7 * i + story * (i // 9)) % vocab for i in range(random.choice([0, 4, 9, longest // 2]))]
+        earlier = random.choice(sorted(self.requests)) if self.requests and random.random() < 0.3 else None
+        if earlier is not None:  # the next turn of a conversation: an old prompt and its answer
+            common = self.requests[earlier].tokens + self.seen[earlier].tokens
         prompt = common + [random.randrange(vocab) for _ in range(random.randrange(1, longest // 4))]
         max_tokens = random.choice([0, 1, 3, 12, 24, 40])
         sampling = Sampling(
@@ -262,6 +268,8 @@ class Simulation:
         assert len(findable) == len(kv.index)
         for request in self.scheduler.board.running:
             digests = request.holding.chain.digests
+            salt = self.requests[request.id].cache_salt
+            assert all(self.salts.setdefault(digest, salt) == salt for digest in digests), "a hit across salts"
             for table in request.holding.tables:
                 for place, block in enumerate(table):
                     if block and kv.pool.cached[block]:

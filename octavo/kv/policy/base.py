@@ -5,6 +5,8 @@ from typing import Protocol
 
 
 class LayerPolicy(Protocol):
+    """One layer kind's use of block tables. Places count blocks from the start of a request."""
+
     def first_block(self, computed: int) -> int:
         """First place of a block table that a token at position `computed`, or a later one, can read."""
         ...

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 
 class SlidingPolicy:
+    """Keeps what the window of the next token reaches. `window` is in tokens, the current one included."""
+
     def __init__(self, block_size: int, window: int) -> None:
         if window < 1:
             raise ValueError(f"a window holds at least one token, got {window}")
@@ -12,6 +14,7 @@ class SlidingPolicy:
         self._behind = -(-(window - 1) // block_size)  # full blocks that hold the window - 1 tokens before a boundary
 
     def first_block(self, computed: int) -> int:
+        """The block of the oldest token in the window."""
         return max(0, computed - self._window + 1) // self._block_size
 
     def longest_hit(self, index: Mapping[bytes, int], digests: Sequence[bytes], limit: int) -> int:
@@ -27,5 +30,6 @@ class SlidingPolicy:
         return hit
 
     def peak_blocks(self, num_tokens: int, chunk: int) -> int:
+        """The window, the chunk, and what block borders cost."""
         size = self._block_size
         return min(-(-num_tokens // size), self._behind + -(-chunk // size) + (1 if chunk % size != 0 else 0))

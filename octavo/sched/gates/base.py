@@ -10,6 +10,8 @@ from octavo.sched.request import Request
 
 
 class Gate(Protocol):
+    """Asked for every waiting request, and for running ones that want more than one token."""
+
     def open(self, num_running: int) -> None:
         """A new step begins with this many running requests, each of which is sure of one token."""
         ...

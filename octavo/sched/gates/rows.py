@@ -13,12 +13,15 @@ class RowPool:
 
     @property
     def num_free(self) -> int:
+        """Rows that nobody has."""
         return len(self._free)
 
     def take(self) -> int:
+        """A free row; the caller has checked that there is one."""
         return self._free.pop()
 
     def release(self, row: int) -> None:
+        """The row's request has left it."""
         self._free.append(row)
         self._dropped.append(row)
 
@@ -35,10 +38,11 @@ class RowGate:
         self._rows = rows
 
     def open(self, num_running: int) -> None:
-        pass
+        """Rows do not change with the step."""
 
     def allow(self, request: Request, num_tokens: int) -> int:
+        """All, if it has a row or one is free."""
         return num_tokens if request.row != NO_ROW or self._rows.num_free else 0
 
     def spend(self, request: Request, num_tokens: int) -> None:
-        pass
+        """Rows are taken from the pool itself."""

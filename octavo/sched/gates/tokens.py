@@ -12,12 +12,15 @@ class TokenGate:
         self._left = 0
 
     def open(self, num_running: int) -> None:
+        """One token is set aside for each that runs."""
         self._left = self._budget - num_running
 
     def allow(self, request: Request, num_tokens: int) -> int:
+        """What is left."""
         del request
         return min(num_tokens, self._left)
 
     def spend(self, request: Request, num_tokens: int) -> None:
+        """Takes from what is left."""
         del request
         self._left -= num_tokens

@@ -1,0 +1,147 @@
+"""Transactions: all or nothing, for all groups, and everything comes back."""
+
+from octavo.base.specs import KVGroup, KVLayout, KVSpec
+from octavo.kv.manager import KVManager
+
+TOKENS = list(range(100, 140))
+
+
+def make(windows: tuple[int | None, ...] = (None,), num_blocks: int = 21, prefix_caching: bool = True) -> KVManager:
+    groups = tuple(KVGroup(KVSpec(1, 8, window), (i,)) for i, window in enumerate(windows))
+    layout = KVLayout(groups=groups, block_size=4, num_blocks=num_blocks, dtype_bytes=2)
+    return KVManager(layout, prefix_caching)
+
+
+def fill(kv: KVManager, tokens: list[int], salt: str = "") -> None:
+    """A request that computes these tokens and goes."""
+    holding = kv.hold(salt)
+    assert kv.open(holding, kv.match(holding, tokens), len(tokens)) is not None
+    kv.commit(holding, tokens, len(tokens))
+    kv.free(holding)
+
+
+def test_open_reserve_free() -> None:
+    kv = make((None, 6))
+    holding = kv.hold()
+    grant = kv.open(holding, kv.match(holding, TOKENS), 10)
+    assert grant is not None
+    assert grant.num_tokens == 10
+    assert [len(table) for table in holding.tables] == [3, 3]
+    assert holding.capacity == kv.capacity == 12
+    grant = kv.reserve(holding, 10, 2)
+    assert grant is not None
+    assert (grant.num_tokens, grant.blocks) == (2, None)
+    grant = kv.reserve(holding, 12, 3)
+    assert grant is not None
+    assert grant.first == 3
+    assert grant.blocks is not None
+    assert [len(blocks) for blocks in grant.blocks] == [1, 1]
+    assert holding.tables[1][0] == 0, "position 12 sees 7 to 12: the first block is free"
+    assert kv.pool.num_used == 7
+    kv.free(holding)
+    assert (kv.pool.num_used, kv.capacity, holding.tables) == (0, 0, [[], []])
+
+
+def test_what_does_not_fit_changes_nothing_but_the_size() -> None:
+    kv = make(num_blocks=4)
+    holding = kv.hold()
+    grant = kv.open(holding, kv.no_match(), 20)
+    assert grant is not None
+    assert grant.num_tokens == 12, "all that fits"
+    other = kv.hold()
+    assert kv.open(other, kv.no_match(), 1) is None
+    assert kv.reserve(holding, 12, 1) is None
+    assert (other.tables, other.capacity) == ([[]], 0)
+    assert kv.pool.num_free == 0
+
+
+def test_a_whole_prompt_is_never_hit() -> None:
+    kv = make()
+    fill(kv, TOKENS[:8])
+    holding = kv.hold()
+    assert kv.match(holding, TOKENS[:8]).num_tokens == 4
+    assert kv.match(holding, TOKENS[:9]).num_tokens == 8
+    assert kv.match(kv.hold(), [*TOKENS[:5], 0, 0, 0, 0]).num_tokens == 4
+    assert kv.match(kv.hold("salt"), TOKENS[:9]).num_tokens == 0
+
+
+def test_matching_counts_free_blocks_that_it_would_take() -> None:
+    kv = make(num_blocks=5)
+    fill(kv, TOKENS[:8])
+    holding = kv.hold()
+    match = kv.match(holding, TOKENS[:20])
+    assert (match.num_blocks, match.num_free) == (2, 2)
+    assert not kv.fits(match, 20, 12, 0)
+    assert kv.fits(match, 16, 8, 0)
+    assert not kv.fits(match, 16, 8, 1)
+    grant = kv.open(holding, match, 12)
+    assert grant is not None
+    assert grant.num_tokens == 8
+    assert kv.pool.num_free == 0
+
+
+def test_shared_blocks_stay_until_the_last_owner_goes() -> None:
+    kv = make()
+    first, second = kv.hold(), kv.hold()
+    kv.open(first, kv.match(first, TOKENS[:12]), 12)
+    kv.commit(first, TOKENS, 12)
+    match = kv.match(second, TOKENS[:12])
+    assert (match.num_tokens, match.num_free) == (8, 0)
+    kv.open(second, match, 4)
+    assert kv.pool.num_used == 4
+    kv.free(first)
+    assert kv.pool.num_used == 3
+    assert kv.match(kv.hold(), TOKENS[:12]).num_tokens == 8
+    kv.free(second)
+    assert kv.pool.num_used == 0
+
+
+def test_a_sliding_group_needs_only_its_window() -> None:
+    kv = make((None, 6))
+    fill(kv, TOKENS[:16])
+    old = kv.index.blocks(1, kv.hold().chain.extend(TOKENS, 4)[:2])
+    kv.uncommit(old)  # as if they had been reused
+    holding = kv.hold()
+    match = kv.match(holding, TOKENS[:20])
+    assert match.num_tokens == 16
+    assert match.blocks[1][:2] == [0, 0]
+    assert all(match.blocks[1][2:])
+    kv.uncommit([match.blocks[1][3]])
+    assert kv.match(kv.hold(), TOKENS[:20]).num_tokens == 0
+
+
+def test_uncommitted_blocks_are_not_found() -> None:
+    kv = make()
+    holding = kv.hold()
+    kv.open(holding, kv.no_match(), 12)
+    first = kv.commit(holding, TOKENS, 8)
+    second = kv.commit(holding, TOKENS, 12)
+    assert (len(first), len(second)) == (2, 1)
+    kv.uncommit(second)
+    assert kv.match(kv.hold(), TOKENS).num_tokens == 8
+    kv.free(holding)
+    kv.forget_prefixes()
+    assert kv.match(kv.hold(), TOKENS).num_tokens == 0
+    assert kv.pool.num_free == kv.num_blocks
+
+
+def test_without_prefix_caching_nothing_is_found() -> None:
+    kv = make(prefix_caching=False)
+    fill(kv, TOKENS)
+    assert kv.match(kv.hold(), TOKENS).num_tokens == 0
+    assert len(kv.index) == 0
+
+
+def test_long_windows_are_given_back_in_chunks() -> None:
+    """A prompt many times the pool passes through a sliding group."""
+    kv = make((6,), num_blocks=7)
+    holding = kv.hold()
+    grant = kv.open(holding, kv.no_match(), 100)
+    computed = 0
+    while computed < 100:
+        assert grant is not None
+        computed += grant.num_tokens
+        grant = kv.reserve(holding, computed, 100 - computed) if computed < 100 else None
+    assert kv.pool.num_used <= 6
+    kv.free(holding)
+    assert kv.pool.num_used == 0
