@@ -53,6 +53,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Dotted name of every module in the tree, and its file."""
     found = {}

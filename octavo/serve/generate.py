@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from octavo.base.errors import OctavoError, Unavailable
-from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenLogprobs, TokenOutput
+from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenOutput
 from octavo.serve.errors import DeadlineExceeded, from_status
 from octavo.serve.metrics import Metrics, Timer
 from octavo.text.collect import Collector, TextDelta
@@ -51,12 +51,10 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class Piece:
-    """`index` counts the sequences as given; `prompt_logprobs` are those that this step computed."""
+    """What one engine step added to one choice; `index` counts the sequences as given."""
 
     index: int
     delta: TextDelta
-    cached_tokens: int
-    prompt_logprobs: Sequence[TokenLogprobs | None] | None
 
 
 class Generation:
@@ -138,7 +136,7 @@ class Generation:
             timer.finish(delta.finish_reason, now)
             if delta.needs_abort:
                 self._streams[index].close()
-        return Piece(index, delta, output.cached_tokens, output.prompt_logprobs)
+        return Piece(index, delta)
 
     def _close(self, reason: str) -> None:
         for pump in self._pumps:

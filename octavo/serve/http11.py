@@ -23,7 +23,7 @@ CONNECTION = "octavo.connection"  # key in scope["extensions"]: `abort()` withou
 class _Refused(UserError):
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message, code=code)
-        self.status = status  # type: ignore[misc]
+        self.status = status
 
 
 _TOO_LONG_URL = (414, "The URL is too long.", "uri_too_long")
@@ -67,7 +67,6 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": self._write_paused}}
         self._in_head = True
-        self._head_bytes = 0
         self._arm()
 
     def on_url(self, url: bytes) -> None:
@@ -83,6 +82,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._disarm()
         self._in_head = False
+        self._head_bytes = 0
         if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             self._raise(_TOO_BIG_HEAD)
         super().on_headers_complete()

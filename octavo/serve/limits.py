@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from octavo.base.errors import Overloaded, TooLarge, UserError
 from octavo.serve.errors import TooSlow, WrongType
@@ -44,13 +44,13 @@ class Limits:
         if length is not None and length > self.max_body_bytes:
             raise self._too_large()
         loop = asyncio.get_running_loop()
-        start, size, parts = loop.time(), 0, []
-        charged = 0
+        start, size, charged = loop.time(), 0, 0
+        parts: list[bytes] = []
         try:
             while True:
                 left = min(BODY_GAP_S, start + BODY_GRACE_S + size / BODY_MIN_RATE - loop.time())
                 message = await _receive(receive, left)
-                part = message.get("body", b"")
+                part: bytes = message.get("body", b"")
                 size += len(part)
                 if size > self.max_body_bytes:
                     raise self._too_large()
@@ -86,14 +86,14 @@ def check_headers(scope: Scope) -> int | None:
     return length
 
 
-async def _receive(receive: Receive, seconds: float) -> dict[str, object]:
+async def _receive(receive: Receive, seconds: float) -> Message:
     try:
         async with asyncio.timeout(max(seconds, 0.0)):
-            message = await receive()
+            message: Message = await receive()
     except TimeoutError:
         raise TooSlow("The body took too long to arrive.", code="request_timeout") from None
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     if message["type"] != "http.request":
         raise UserError("Unexpected message.")
-    return dict(message)
+    return message

@@ -16,7 +16,6 @@ from octavo.serve.app import App
 from octavo.serve.calls import Backend, Service
 from octavo.serve.limits import Limits
 from octavo.serve.server import HttpServer
-from octavo.serve.start import launch
 
 Launcher = Callable[[OctavoConfig], Awaitable[Backend]]
 
@@ -26,7 +25,7 @@ WATCH_S = 0.5
 MAX_RUNNING = 1024  # sequences beside those that wait, before the engine says its own number
 
 
-def run(config: OctavoConfig, launcher: Launcher = launch) -> int:
+def run(config: OctavoConfig, launcher: Launcher | None = None) -> int:
     """Serves until a signal. Returns the exit status: 0 after a drain, 1 on failure, 128+N after a second signal N.
 
     Raises ConfigError for an address that cannot be used and for bad keys, before anything is loaded.
@@ -35,7 +34,7 @@ def run(config: OctavoConfig, launcher: Launcher = launch) -> int:
     app = App(service)
     sock = bind(config.serve.host, config.serve.port)
     with contextlib.closing(sock), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(app, sock, launcher))
+        return runner.run(_serve(app, sock, launcher or _launch))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -63,6 +62,12 @@ def url_of(sock: socket.socket, host: str) -> str:
     port = sock.getsockname()[1]
     shown = "127.0.0.1" if host in {"0.0.0.0", "::", ""} else host
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+async def _launch(config: OctavoConfig) -> Backend:
+    from octavo.serve.start import launch  # the engine's side is not needed to take the port
+
+    return await launch(config)
 
 
 async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:

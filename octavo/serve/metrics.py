@@ -1,4 +1,4 @@
-"""Prometheus metrics under the names vLLM's users know, with ``octavo:`` in front. Label sets are bounded by the code."""
+"""Prometheus metrics under the names vLLM's users know, with ``octavo:`` in front. The code bounds all label sets."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -87,7 +87,7 @@ class HttpServer(uvicorn.Server):
             sock.close()
         await self._cancel_rest()
         for connection in list(self.server_state.connections):
-            connection.transport.close()  # type: ignore[union-attr]
+            connection.transport.close()
         await asyncio.sleep(0)
 
     async def _cancel_rest(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from live import Live, backend, config
+from api_live import Live, backend, config
 
 
 @pytest.fixture(scope="session")

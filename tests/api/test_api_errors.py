@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from live import Live
+from api_live import Live
 
 HUGE = 10**30
 SAMPLING_FAULTS: list[tuple[str, Any]] = [
@@ -77,7 +77,6 @@ CHAT_FAULTS: list[tuple[str, Any]] = [
     ("echo", True),
     ("functions", [{"name": "f"}]),
     ("chat_template", "{{ 1 }}"),
-    ("continue_final_message", True),
 ]
 COMPLETION_FAULTS: list[tuple[str, Any]] = [
     ("logprobs", 21),
@@ -191,6 +190,11 @@ def test_messages(live: Live, messages: Any, param: str) -> None:
     answer = live.post("/v1/chat/completions", {"messages": messages})
     refused(live, answer, "messages")
     assert answer.error["param"].startswith(param)
+
+
+def test_two_ways_to_end_a_prompt_exclude_each_other(live: Live) -> None:
+    answer = live.chat(continue_final_message=True, add_generation_prompt=True)
+    refused(live, answer, "continue_final_message")
 
 
 def test_tools_are_checked_by_name(live: Live) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from live import Answer, Live
+from api_live import Answer, Live
 
 
 def fold(answer: Answer) -> dict[int, dict[str, Any]]:
@@ -78,7 +78,7 @@ def test_logprobs_stream_equals_whole(live: Live) -> None:
     fields = {"max_tokens": 9, "logprobs": 2, "echo": True}
     legacy = live.complete("hello there", **fields).json["choices"][0]["logprobs"]
     parts = fold(live.complete("hello there", stream=True, **fields))[0]["logprobs"]
-    assert {name: sum((part[name] for part in parts), []) for name in legacy} == legacy
+    assert {name: [entry for part in parts for entry in part[name]] for name in legacy} == legacy
 
 
 def test_legacy_logprobs_with_echo(live: Live) -> None:

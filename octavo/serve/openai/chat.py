@@ -5,32 +5,33 @@ from typing import Any
 
 from octavo.base.errors import UserError
 from octavo.base.params import MAX_LOGPROBS, MAX_TOKENS
-from octavo.serve.calls import Backend, Call, Reply
+from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
-from octavo.serve.generate import Piece
-from octavo.serve.openai.answer import Answer, Choice, Options, bounded_call
+from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import TokenNames, chat_content, prompt_positions
-from octavo.serve.openai.prepare import begin, check_choices, conversation, sampling
+from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, sampling
 from octavo.serve.openai.schema import ChatRequest
+from octavo.text.collect import Collector, TextDelta
+from octavo.text.logprobs import PositionLogprobs
 
 _SCHEMA = Schema(ChatRequest, SILENT)
 
 
 async def create(call: Call) -> Reply | None:
     """Answers the conversation `n` times."""
-    backend, model, body = await begin(call, _SCHEMA)
-    options = Options.of(body)
+    ticket, body = await begin(call, _SCHEMA, "chatcmpl")
+    options = options_of(body)
     _check(body)
-    params = sampling(backend, body, None)
+    params = sampling(ticket.backend, body, None)
     if body.max_completion_tokens is not None:
         params = params.replace(max_tokens=body.max_completion_tokens)
     if body.logprobs:
         params = params.replace(logprobs=body.top_logprobs or 0)
     check_choices(1, params.n)
     async with bounded_call(call):
-        sequences = await call.service.off_loop(call.body_bytes, conversation, call, backend, body, params)
-    return await Answer(call, backend, _Chat(backend, body), sequences, params.n, model, options).run()
+        prepared = await call.service.off_loop(call.body_bytes, chat_sequences, ticket, body, params)
+    return await Answer(call, ticket.backend, _Chat(body), prepared, ticket.head, options).run()
 
 
 def _check(body: ChatRequest) -> None:
@@ -57,40 +58,37 @@ def _check(body: ChatRequest) -> None:
 class _Chat:
     """The chat dialect."""
 
-    prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
-    hides_output = False
 
-    def __init__(self, backend: Backend, body: ChatRequest) -> None:
-        self._names = TokenNames(backend.text.tokenizer, bool(body.return_tokens_as_token_ids))
+    def __init__(self, body: ChatRequest) -> None:
+        self._names = TokenNames(bool(body.return_tokens_as_token_ids))
         self._logprobs = bool(body.logprobs)
-        self._top = body.top_logprobs or 0
         self._positions = body.prompt_logprobs is not None
 
-    def choice(self, choice: Choice) -> dict[str, Any]:
-        content = chat_content(self._names, choice.logprobs, self._top) if self._logprobs else None
+    def choice(self, index: int, collector: Collector) -> dict[str, Any]:
         return {
-            "index": choice.index,
-            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
-            "logprobs": None if content is None else {"content": content, "refusal": None},
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
+            "index": index,
+            "message": {"role": "assistant", "content": collector.text, "refusal": None},
+            "logprobs": self._content(collector.logprobs) if self._logprobs else None,
+            "finish_reason": collector.finish_reason,
+            "stop_reason": collector.stop_reason,
         }
 
-    def top_level(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def top_level(self, collectors: Sequence[Collector]) -> dict[str, Any]:
         if not self._positions:
             return {}
-        return {"prompt_logprobs": prompt_positions(self._names, choices[0].prompt_logprobs)}
+        return {"prompt_logprobs": prompt_positions(collectors[0].prompt_logprobs or [])}
 
-    def opening(self, choice: Choice) -> dict[str, Any] | None:
+    def opening(self, index: int) -> dict[str, Any] | None:
         delta = {"role": "assistant", "content": ""}
-        return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def text_key(self) -> tuple[bytes, bytes]:
         return b'"delta":{"content":', b"}"
 
-    def delta_logprobs(self, choice: Choice, piece: Piece) -> Any:  # noqa: ARG002 - a dialect's signature
-        if not self._logprobs or not piece.delta.logprobs:
-            return None
-        return {"content": chat_content(self._names, piece.delta.logprobs, self._top), "refusal": None}
+    def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:  # noqa: ARG002
+        return self._content(delta.logprobs) if delta.logprobs else None
+
+    def _content(self, entries: Sequence[PositionLogprobs]) -> dict[str, Any]:
+        return {"content": chat_content(self._names, entries), "refusal": None}

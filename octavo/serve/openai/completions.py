@@ -7,12 +7,15 @@ from octavo.base.errors import UserError
 from octavo.base.params import MAX_LOGPROBS
 from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
-from octavo.serve.generate import Piece
-from octavo.serve.openai.answer import Answer, Choice, Options, bounded_call
+from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import LegacyLogprobs, TokenNames, prompt_positions
-from octavo.serve.openai.prepare import Prompt, Sequences, begin, check_choices, sampling, texts
+from octavo.serve.openai.prepare import Prompt, begin, check_choices, prompt_sequences, sampling
 from octavo.serve.openai.schema import MAX_PROMPTS, CompletionRequest
+from octavo.text.collect import Collector, TextDelta
+from octavo.text.logprobs import PositionLogprobs
+from octavo.text.request import Prepared
+from octavo.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -21,28 +24,23 @@ _SCHEMA = Schema(CompletionRequest, SILENT)
 
 async def create(call: Call) -> Reply | None:
     """Continues each prompt `n` times; choice ``p * n + i`` is the i-th continuation of prompt p."""
-    backend, model, body = await begin(call, _SCHEMA)
-    options = Options.of(body)
-    echo = bool(body.echo)
-    only_echo = echo and body.max_tokens == 0
+    ticket, body = await begin(call, _SCHEMA, "cmpl")
+    options = options_of(body)
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
         raise UserError(f"logprobs must be between 0 and {MAX_LOGPROBS}.", param="logprobs")
     if body.prompt_logprobs is not None and body.stream:
         raise UserError("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
-    params = sampling(backend, body, DEFAULT_MAX_TOKENS)
-    if only_echo:
-        params = params.replace(max_tokens=1, min_tokens=0)  # the engine's least; the token is not shown
-    elif params.max_tokens == 0:
-        raise UserError("max_tokens may be 0 only with echo: true.", param="max_tokens")
+    params = sampling(ticket.backend, body, DEFAULT_MAX_TOKENS)
     if body.logprobs is not None:
-        shown = max(params.prompt_logprobs or 0, body.logprobs) if echo else params.prompt_logprobs
-        params = params.replace(logprobs=body.logprobs, prompt_logprobs=shown)
+        params = params.replace(logprobs=body.logprobs)
+        if body.echo:
+            params = params.replace(prompt_logprobs=max(params.prompt_logprobs or 0, body.logprobs))
     prompts = split_prompts(body.prompt)
     check_choices(len(prompts), params.n)
     async with bounded_call(call):
-        sequences = await call.service.off_loop(call.body_bytes, texts, call, backend, body, prompts, params)
-    dialect = _Completions(backend.text.tokenizer, body, prompts, sequences, params.n, only_echo)
-    return await Answer(call, backend, dialect, sequences, params.n, model, options).run()
+        prepared = await call.service.off_loop(call.body_bytes, prompt_sequences, ticket, body, prompts, params)
+    dialect = _Completions(ticket.backend.text.tokenizer, body, prepared)
+    return await Answer(call, ticket.backend, dialect, prepared, ticket.head, options).run()
 
 
 def split_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
@@ -76,80 +74,56 @@ def _is_int(value: Any) -> bool:
 
 
 class _Completions:
-    """The completions dialect."""
+    """The completions dialect. The collectors put an echoed prompt before the text themselves."""
 
-    prefix = "cmpl"
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        body: CompletionRequest,
-        prompts: Sequence[Prompt],
-        sequences: Sequences,
-        n: int,
-        only_echo: bool,
-    ) -> None:
-        self._names = TokenNames(tokenizer, bool(body.return_tokens_as_token_ids))
+    def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, prepared: Sequence[Prepared]) -> None:
+        names = TokenNames(bool(body.return_tokens_as_token_ids))
         self._tokenizer = tokenizer
-        self._top = body.logprobs
+        self._names = names
+        self._logprobs = body.logprobs is not None
         self._echo = bool(body.echo)
-        self._prompts = prompts
-        self._n = n
         self._positions = body.prompt_logprobs is not None
-        self.hides_output = only_echo
-        self._lines = [LegacyLogprobs(self._names, body.logprobs or 0) for _ in sequences]
+        choices = sum(len(each.requests) for each in prepared)
+        self._lines = [LegacyLogprobs(names, body.logprobs or 0) for _ in range(choices)]
 
-    def choice(self, choice: Choice) -> dict[str, Any]:
-        text = "".join(choice.text)
+    def choice(self, index: int, collector: Collector) -> dict[str, Any]:
         rendered: dict[str, Any] = {
-            "index": choice.index,
-            "text": self._prompt_text(choice) + text if self._echo else text,
-            "logprobs": self._whole_logprobs(choice),
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
+            "index": index,
+            "text": collector.text,
+            "logprobs": self._render(index, collector, collector.prompt_logprobs, collector.logprobs),
+            "finish_reason": collector.finish_reason,
+            "stop_reason": collector.stop_reason,
         }
         if self._positions:
-            rendered["prompt_logprobs"] = prompt_positions(self._names, choice.prompt_logprobs)
+            rendered["prompt_logprobs"] = prompt_positions(collector.prompt_logprobs or [])
         return rendered
 
-    def top_level(self, choices: Sequence[Choice]) -> dict[str, Any]:  # noqa: ARG002 - a dialect's signature
+    def top_level(self, collectors: Sequence[Collector]) -> dict[str, Any]:  # noqa: ARG002 - a dialect's signature
         return {}
 
-    def opening(self, choice: Choice) -> dict[str, Any] | None:
-        if not self._echo:
-            return None
-        return {
-            "index": choice.index,
-            "text": self._prompt_text(choice),
-            "logprobs": self._prompt_part(choice),
-            "finish_reason": None,
-        }
+    def opening(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002
+        return None
 
     def text_key(self) -> tuple[bytes, bytes]:
         return b'"text":', b""
 
-    def delta_logprobs(self, choice: Choice, piece: Piece) -> Any:
-        if self._top is None or not piece.delta.logprobs:
-            return None
-        return self._lines[choice.index].render(piece.delta.tokens, piece.delta.logprobs)
+    def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:
+        return self._render(index, collector, delta.prompt_logprobs, delta.logprobs or [])
 
-    def _whole_logprobs(self, choice: Choice) -> Any:
-        if self._top is None:
+    def _render(
+        self,
+        index: int,
+        collector: Collector,
+        prompt: Sequence[PositionLogprobs | None] | None,
+        output: Sequence[PositionLogprobs],
+    ) -> Any:
+        """The echoed prompt's positions, then the output's. None when there is nothing to say."""
+        entries = [*(prompt or ()), *output] if self._echo else output
+        if not self._logprobs or not entries:
             return None
-        prompt = self._prompt_part(choice) if self._echo else None
-        output = self._lines[choice.index].render(choice.tokens, choice.logprobs)
-        return output if prompt is None else {name: values + output[name] for name, values in prompt.items()}
-
-    def _prompt_part(self, choice: Choice) -> Any:
-        if self._top is None:
-            return None
-        return self._lines[choice.index].render(choice.request.tokens, choice.prompt_logprobs)
-
-    def _prompt_text(self, choice: Choice) -> str:
-        prompt = self._prompts[choice.index // self._n]
-        if isinstance(prompt, str):
-            return prompt
-        text: str = self._tokenizer.decode(prompt, skip_special=False)
-        return text
+        token = collector.prompt_tokens[0]
+        first = self._names.of(token, self._tokenizer.token_text(token)) if entries[0] is None else ""
+        return self._lines[index].render(first, entries)

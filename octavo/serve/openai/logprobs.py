@@ -3,86 +3,69 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from octavo.base.wire import TokenLogprobs
-from octavo.text.tokenizer import Tokenizer
-
-LEAST = -9999.0  # JSON has no infinity
+from octavo.text.logprobs import Logprob, PositionLogprobs
 
 
 class TokenNames:
-    """Texts of tokens, or ``token_id:N`` where the caller asks for ids."""
+    """How tokens are called: by their text, or ``token_id:N`` where the caller asks for ids."""
 
-    def __init__(self, tokenizer: Tokenizer, as_ids: bool = False) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, as_ids: bool = False) -> None:
         self._as_ids = as_ids
 
-    def text(self, token: int) -> str:
-        return f"token_id:{token}" if self._as_ids else self._tokenizer.token_text(token)
+    def of(self, token: int, text: str) -> str:
+        return f"token_id:{token}" if self._as_ids else text
 
-    def bytes(self, token: int) -> list[int]:
-        return list(self._tokenizer.token_bytes(token))
+    def name(self, entry: Logprob) -> str:
+        return self.of(entry.id, entry.token)
 
 
-def chat_content(names: TokenNames, entries: Iterable[TokenLogprobs], top: int) -> list[dict[str, Any]]:
-    """The chat shape: one object a token, with its bytes and the `top` likeliest."""
+def chat_content(names: TokenNames, entries: Iterable[PositionLogprobs]) -> list[dict[str, Any]]:
+    """The chat shape: one object a token, with its bytes and the likeliest ones."""
     return [
-        {
-            **_chat_token(names, entry.token, entry.logprob),
-            "top_logprobs": [
-                _chat_token(names, token, logprob) for token, logprob in zip(entry.ids[:top], entry.logprobs[:top])
-            ],
-        }
+        {**_chat_token(names, entry.chosen), "top_logprobs": [_chat_token(names, other) for other in entry.top]}
         for entry in entries
     ]
 
 
-def _chat_token(names: TokenNames, token: int, logprob: float) -> dict[str, Any]:
-    return {"token": names.text(token), "logprob": max(logprob, LEAST), "bytes": names.bytes(token)}
+def _chat_token(names: TokenNames, entry: Logprob) -> dict[str, Any]:
+    return {"token": names.name(entry), "logprob": entry.logprob, "bytes": entry.bytes}
 
 
 class LegacyLogprobs:
-    """The completions shape: four lists that run in parallel. `offset` counts characters over the whole choice."""
+    """The completions shape: four lists that run in parallel. ``text_offset`` counts characters of one choice."""
 
     def __init__(self, names: TokenNames, top: int) -> None:
         self._names = names
         self._top = top
         self._offset = 0
 
-    def render(self, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
-        """The next run of tokens; an entry of None has no log-probability (the first token of a prompt)."""
-        texts, values, tops, offsets = [], [], [], []
-        for token, entry in zip(tokens, entries):
-            text = self._names.text(token)
-            texts.append(text)
-            offsets.append(self._offset)
-            self._offset += len(text)
-            values.append(None if entry is None else max(entry.logprob, LEAST))
-            tops.append(None if entry is None else self._likeliest(entry))
-        return {"tokens": texts, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+    def render(self, first: str, entries: Sequence[PositionLogprobs | None]) -> dict[str, list[Any]]:
+        """The next run of tokens. An entry of None, the beginning of a prompt, is called `first`."""
+        found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for entry in entries:
+            name = first if entry is None else self._names.name(entry.chosen)
+            found["tokens"].append(name)
+            found["token_logprobs"].append(None if entry is None else entry.chosen.logprob)
+            found["top_logprobs"].append(None if entry is None else self._likeliest(entry))
+            found["text_offset"].append(self._offset)
+            self._offset += len(name)
+        return found
 
-    def _likeliest(self, entry: TokenLogprobs) -> dict[str, float]:
+    def _likeliest(self, entry: PositionLogprobs) -> dict[str, float]:
         """The likeliest and the chosen one: at most one more than asked for, as OpenAI documents."""
         found: dict[str, float] = {}
-        for token, logprob in zip(entry.ids[: self._top], entry.logprobs[: self._top]):
-            found.setdefault(self._names.text(token), max(logprob, LEAST))  # two tokens may share a text
-        found.setdefault(self._names.text(entry.token), max(entry.logprob, LEAST))
+        for other in (*entry.top[: self._top], entry.chosen):
+            found.setdefault(self._names.name(other), other.logprob)  # two tokens may share a text
         return found
 
 
-def prompt_positions(
-    names: TokenNames, entries: Iterable[TokenLogprobs | None]
-) -> list[dict[str, dict[str, Any]] | None]:
+def prompt_positions(entries: Iterable[PositionLogprobs | None]) -> list[dict[str, dict[str, Any]] | None]:
     """vLLM's ``prompt_logprobs``: by position, token id to its log-probability, rank and text."""
-    return [None if entry is None else _ranked(names, entry) for entry in entries]
+    return [None if entry is None else _ranked(entry) for entry in entries]
 
 
-def _ranked(names: TokenNames, entry: TokenLogprobs) -> dict[str, dict[str, Any]]:
-    found = {
-        str(token): {"logprob": max(logprob, LEAST), "rank": rank, "decoded_token": names.text(token)}
-        for rank, (token, logprob) in enumerate(zip(entry.ids, entry.logprobs), 1)
+def _ranked(position: PositionLogprobs) -> dict[str, dict[str, Any]]:
+    return {
+        str(entry.id): {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": entry.token}
+        for entry in (*position.top, position.chosen)
     }
-    found.setdefault(
-        str(entry.token),
-        {"logprob": max(entry.logprob, LEAST), "rank": entry.rank, "decoded_token": names.text(entry.token)},
-    )
-    return found

@@ -1,40 +1,75 @@
-"""From a checked body to sequences for the engine. What is here may run in a thread."""
+"""From a checked body to sequences for the engine. `chat_sequences` and `prompt_sequences` may run in a thread."""
 
 import re
-from collections.abc import Sequence
-from typing import TypeVar
+import uuid
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.base.wire import EngineRequest
+from octavo.base.params import SamplingParams
 from octavo.serve.calls import Backend, Call
 from octavo.serve.decode import Schema
 from octavo.serve.openai.fields import ignored_header, sort_unknown
-from octavo.serve.openai.schema import Sampled
-from octavo.text.collect import Collector
+from octavo.serve.openai.messages import template_messages
+from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
+from octavo.serve.openai.tools import check_tools
+from octavo.text.request import Prepared
 
 MAX_CHOICES = 1024
 IGNORED_HEADER = b"x-octavo-ignored"
 
 Prompt = str | list[int]
-Sequences = Sequence[tuple[EngineRequest, Collector]]
 B = TypeVar("B", bound=Sampled)
 
 _TOKEN_ID = re.compile(r"\d{1,10}")
 # Words that the renderer sets itself; a caller may not set them behind its back.
-_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+_RESERVED = frozenset(
+    {
+        "self",
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "tokenize",
+    }
+)
 
 
-async def begin(call: Call, schema: Schema[B]) -> tuple[Backend, str, B]:
-    """Backend, model name and body of a generating request; fields without meaning are named in the answer."""
+@dataclass(frozen=True)
+class Ticket:
+    """What is settled about a generating request before its prompt is looked at.
+
+    `id` is ours, never the caller's: two callers may send the same X-Request-Id.
+    """
+
+    backend: Backend
+    id: str
+    model: str
+    cache_salt: str
+    priority: int
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields that every object of the answer carries."""
+        return {"id": self.id, "model": self.model}
+
+
+async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
+    """Ticket and body of a generating request; fields without meaning are named in the answer's header."""
     backend = call.service.backend
     body, unknown = await call.read(schema)
     note_unknown(call, unknown)
     model = call.service.check_model(body.model)
     if body.priority and call.service.config.engine.scheduler.scheduling_policy != "priority":
         raise UserError("priority needs a server with --scheduling-policy priority.", param="priority")
-    return backend, model, body
+    salt = body.cache_salt or ""
+    if call.tenant:  # one key must not learn from the cache what another has asked
+        salt = f"{call.tenant}:{salt}"
+    return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, body.priority or 0), body
 
 
 def note_unknown(call: Call, unknown: dict[str, msgspec.Raw]) -> None:
@@ -48,3 +83,81 @@ def check_choices(prompts: int, n: int) -> None:
     """Bounds the work of one request before any of it exists."""
     if prompts * n > MAX_CHOICES:
         raise UserError(f"{prompts} prompts times n = {n} is more than {MAX_CHOICES} choices.", param="n")
+
+
+def sampling(backend: Backend, body: Sampled, max_tokens: int | None) -> SamplingParams:
+    """The body's sampling fields over the model's defaults, checked; `max_tokens` where the body has none."""
+    given = {name: value for name in SAMPLING if (value := getattr(body, name)) is not None}
+    given.setdefault("max_tokens", max_tokens)
+    if body.logit_bias is not None:
+        given["logit_bias"] = {_token_id(key): bias for key, bias in body.logit_bias.items()}
+    return backend.text.defaults.params(**given).checked()
+
+
+def prompt_sequences(
+    ticket: Ticket, body: CompletionRequest, prompts: list[Prompt], params: SamplingParams
+) -> list[Prepared]:
+    """One Prepared a prompt. UserError names the prompt at fault."""
+    many = len(prompts) > 1
+    return [
+        ticket.backend.text.completion(
+            prompt,
+            params,
+            request_id=f"{ticket.id}-{index}" if many else ticket.id,
+            priority=ticket.priority,
+            cache_salt=ticket.cache_salt,
+            echo=bool(body.echo),
+            add_special=body.add_special_tokens is not False,
+            param=f"prompt[{index}]" if many else "prompt",
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def chat_sequences(ticket: Ticket, body: ChatRequest, params: SamplingParams) -> list[Prepared]:
+    """The conversation as a prompt, continued ``params.n`` times."""
+    arguments = template_arguments(body, None if body.tool_choice == "none" else body.tools)
+    prepared = ticket.backend.text.chat(
+        template_messages(body.messages),
+        params,
+        request_id=ticket.id,
+        priority=ticket.priority,
+        cache_salt=ticket.cache_salt,
+        **arguments,
+    )
+    return [prepared]
+
+
+def chat_tokens(backend: Backend, body: ChatFields, messages: list[Message]) -> list[int]:
+    """Token ids of a rendered conversation."""
+    rendered = backend.text.render(template_messages(messages), **template_arguments(body, body.tools))
+    return backend.text.tokenize(rendered, param="messages")
+
+
+def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """What goes to the template beside the messages. UserError for tools or names that may not."""
+    if tools:
+        check_tools(tools)
+    extra = dict(body.chat_template_kwargs or {})
+    for name in extra:
+        if name in _RESERVED:
+            raise UserError(f"{name} cannot be set here.", param=f"chat_template_kwargs.{name}", code="invalid_value")
+    if body.documents is not None:
+        extra["documents"] = body.documents
+    if body.reasoning_effort is not None:
+        extra.setdefault("reasoning_effort", body.reasoning_effort)
+    generate = body.add_generation_prompt
+    if generate is None:
+        generate = not body.continue_final_message
+    return {
+        "tools": tools,
+        "add_generation_prompt": generate,
+        "continue_final_message": bool(body.continue_final_message),
+        "template_args": extra,
+    }
+
+
+def _token_id(key: str) -> int:
+    if not _TOKEN_ID.fullmatch(key) or not key.isascii():
+        raise UserError("logit_bias maps token ids to numbers.", param=f"logit_bias.{key[:24]}", code="invalid_value")
+    return int(key)

@@ -3,7 +3,7 @@
 Ranges of the sampling numbers live in SamplingParams.checked, once for every way in.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta, Struct
 
@@ -62,7 +62,6 @@ class Sampled(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
@@ -97,6 +96,7 @@ class CompletionRequest(Sampled, kw_only=True):
     """``/v1/completions``. `prompt`: text, token ids, or a list of either."""
 
     prompt: Text | Annotated[list[Any], Meta(max_length=MAX_TOKEN_LIST)]
+    add_special_tokens: bool | None = None
     echo: bool | None = None
     logprobs: Int | None = None
 
@@ -133,21 +133,36 @@ class Message(Struct, kw_only=True):
     refusal: Text | None = None
 
 
-class ChatFields(Struct, kw_only=True):
-    """What a conversation needs to become a prompt; shared with ``/tokenize``."""
-
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[Name, Any], Meta(max_length=MAX_TEMPLATE_KWARGS)] | None = None
-    documents: Annotated[list[dict[str, Any]], Meta(max_length=MAX_PARTS)] | None = None
-    reasoning_effort: Name | None = None
+Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-class ChatRequest(ChatFields, Sampled, kw_only=True):
+Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
+Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_PARTS)]
+TemplateArgs = Annotated[dict[Name, Any], Meta(max_length=MAX_TEMPLATE_KWARGS)]
+
+
+class ChatFields(Protocol):
+    """What a conversation needs beside its messages to become a prompt. (Structs cannot inherit from two.)"""
+
+    tools: Tools | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    chat_template_kwargs: TemplateArgs | None
+    documents: Documents | None
+    reasoning_effort: Name | None
+
+
+class ChatRequest(Sampled, kw_only=True):
     """``/v1/chat/completions``."""
 
+    messages: Messages
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateArgs | None = None
+    documents: Documents | None = None
+    reasoning_effort: Name | None = None
+    add_special_tokens: bool | None = None
     max_completion_tokens: Int | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
@@ -155,14 +170,17 @@ class ChatRequest(ChatFields, Sampled, kw_only=True):
     parallel_tool_calls: bool | None = None
 
 
-class TokenizePrompt(Struct, kw_only=True):
-    prompt: Text
-    model: Name | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
+class TokenizeRequest(Struct, kw_only=True):
+    """``/tokenize``: a prompt or a conversation."""
 
-
-class TokenizeChat(ChatFields, kw_only=True):
+    prompt: Text | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateArgs | None = None
+    documents: Documents | None = None
+    reasoning_effort: Name | None = None
     model: Name | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None

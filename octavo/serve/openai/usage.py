@@ -1,34 +1,27 @@
 """Token counts of one answer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from octavo.serve.generate import Piece
+from octavo.text.collect import Collector
 
 
-class Usage:
-    """Counts as pieces arrive. A prompt counts once, however many choices continue it."""
+def usage_of(collectors: Sequence[Collector], choices_per_prompt: int) -> dict[str, Any]:
+    """Counts up to now. A prompt counts once, however many choices continue it; so do its cached tokens, as the
+    first choice found them, since the others find what that one computed."""
+    firsts = collectors[::choices_per_prompt]
+    prompt = sum(collector.num_prompt_tokens for collector in firsts)
+    completion = sum(collector.num_output_tokens for collector in collectors)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(collector.cached_tokens for collector in firsts)},
+    }
 
-    def __init__(self, prompt_lengths: list[int], choices_per_prompt: int) -> None:
-        self._n = choices_per_prompt
-        self.prompt_tokens = sum(prompt_lengths)
-        self.completion_tokens = 0
-        self._cached = [0] * len(prompt_lengths)
 
-    def add(self, piece: Piece) -> None:
-        self.completion_tokens += len(piece.delta.tokens)
-        if piece.index % self._n == 0:  # the siblings of a prompt find what the first one computed
-            prompt = piece.index // self._n
-            self._cached[prompt] = max(self._cached[prompt], piece.cached_tokens)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
-        }
-
-    def as_json(self) -> bytes:
-        return msgspec.json.encode(self.as_dict())
+def usage_json(collectors: Sequence[Collector], choices_per_prompt: int) -> bytes:
+    """The same as JSON."""
+    return msgspec.json.encode(usage_of(collectors, choices_per_prompt))

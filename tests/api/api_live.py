@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from textkit import text_processor
+from api_textkit import text_processor
 
 from octavo.base.config import EngineConfig, ModelConfig, OctavoConfig, ServeConfig
 from octavo.serve.app import App

@@ -1,0 +1,224 @@
+"""Size, time, type and shape of what comes in; and what happens when a client leaves."""
+
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from api_live import Live, backend, config
+
+from octavo.serve import http11, limits
+
+
+def status_of(reply: bytes) -> int:
+    return int(reply.split(b" ", 2)[1]) if reply else 0
+
+
+def chat_head(length: int, extra: bytes = b"") -> bytes:
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n%s\r\n" % (length, extra)
+    )
+
+
+def test_big_header(live: Live) -> None:
+    start = time.monotonic()
+    reply = live.raw(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"a" * (1 << 20) + b"\r\n\r\n"
+    )
+    assert status_of(reply) in (431, 0)  # 0: the reset overtook the answer, since we were still sending
+    assert time.monotonic() - start < 1
+    reply = live.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"a" * 33_000 + b"\r\n\r\n")
+    assert status_of(reply) == 431
+    assert b"headers_too_large" in reply
+
+
+def test_unfinished_big_header(live: Live) -> None:
+    reply = live.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Pad: " + b"a" * 40_000)
+    assert status_of(reply) == 431
+
+
+def test_many_headers(live: Live) -> None:
+    pad = b"".join(b"X-%d: a\r\n" % index for index in range(150))
+    assert status_of(live.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + pad + b"\r\n")) == 431
+
+
+def test_long_url(live: Live) -> None:
+    assert status_of(live.raw(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")) == 414
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x00" * 100,
+        b"GET /\x01 HTTP/1.1\r\n\r\n",
+        b"{}\r\n\r\n",
+    ],
+)
+def test_not_http(live: Live, data: bytes) -> None:
+    assert status_of(live.raw(data)) == 400
+    assert live.get("/health").status == 200
+
+
+def test_smuggling_is_refused(live: Live) -> None:
+    both = chat_head(5, b"Transfer-Encoding: chunked\r\n") + b"0\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n"
+    assert status_of(live.raw(both)) == 400
+
+
+def test_body_too_large_is_refused_by_header_and_while_reading() -> None:
+    with Live(config(max_body_bytes=2048), backend()) as live:
+        answer = live.post("/v1/completions", {"prompt": "x" * 4000})
+        assert answer.status == 413
+        assert answer.error["code"] == "body_too_large"
+        head = chat_head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        chunk = b"400\r\n" + b"x" * 1024 + b"\r\n"
+        assert status_of(live.raw(head + chunk * 4)) == 413
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx"],
+)
+def test_content_types(live: Live, kind: str) -> None:
+    assert live.call("POST", "/v1/completions", b'{"prompt":"a"}', {"Content-Type": kind}).status == 415
+
+
+def test_charset_and_encoding(live: Live) -> None:
+    body = b'{"prompt":"a","max_tokens":1}'
+    for good in ("application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"'):
+        assert live.call("POST", "/v1/completions", body, {"Content-Type": good}).status == 200
+    assert (
+        live.call("POST", "/v1/completions", body, {"Content-Type": "application/json; charset=utf-16"}).status == 415
+    )
+    assert live.post("/v1/completions", body, Content_Encoding="gzip").status == 415
+
+
+def test_slow_head_and_slow_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http11, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "BODY_GAP_S", 0.3)
+    monkeypatch.setattr(limits, "BODY_GRACE_S", 0.6)
+    with Live(config(), backend()) as live:
+        assert status_of(live.raw(b"GET /health HTTP/1.1\r\nHost: lo")) == 408
+        assert live.raw(b"") == b""  # silence: closed without an answer
+        assert status_of(live.raw(chat_head(100) + b"{")) == 408
+        with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:  # below the gap, above the total
+            sock.sendall(chat_head(1000))
+            start = time.monotonic()
+            reply = b""
+            sock.settimeout(0.1)
+            while not reply and time.monotonic() - start < 4:
+                try:
+                    sock.sendall(b" ")
+                    reply = sock.recv(4096)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+            assert status_of(reply) == 408
+            assert time.monotonic() - start < 3
+        assert live.get("/health").status == 200
+
+
+def test_deadline_of_a_whole_answer_and_of_a_stream() -> None:
+    with Live(config(request_timeout=0.4), backend()) as live:
+        live.engine.delay_s = 0.05
+        answer = live.chat(max_tokens=200)
+        assert answer.status == 408
+        assert answer.headers["x-should-retry"] == "false"
+        assert live.quiet()
+        answer = live.chat(max_tokens=200, stream=True)
+        assert answer.status == 200
+        assert answer.events[-1]["error"]["code"] == "request_timeout"
+        assert live.quiet()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("reset", [True, False])
+def test_client_that_leaves_frees_the_engine(live: Live, stream: bool, n: int, reset: bool) -> None:
+    live.engine.delay_s = 0.02
+    flag = b"true" if stream else b"false"
+    body = b'{"messages":[{"role":"user","content":"a"}],"max_tokens":900,"n":%d,"stream":%s}' % (n, flag)
+    sock = socket.create_connection(("127.0.0.1", live.port), timeout=5)
+    sock.sendall(chat_head(len(body)) + body)
+    if stream:
+        assert b"200 OK" in sock.recv(4096)
+    while len(live.engine.open) < n:
+        time.sleep(0.005)
+    if reset:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    start = time.monotonic()
+    assert live.quiet(2)
+    assert time.monotonic() - start < 0.5
+    assert sorted(live.engine.aborted) == sorted(request.id for request in live.engine.requests)
+
+
+def test_client_that_leaves_in_its_body(live: Live) -> None:
+    sock = socket.create_connection(("127.0.0.1", live.port), timeout=5)
+    sock.sendall(chat_head(100) + b'{"messages":')
+    time.sleep(0.05)
+    sock.close()
+    assert live.quiet()
+    assert not live.engine.requests
+
+
+def test_stream_that_nobody_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.serve import sse
+
+    monkeypatch.setattr(sse, "SEND_TIMEOUT_S", 0.3)
+    with Live(config(), backend(max_model_len=1 << 20)) as live:
+        live.engine.step_tokens = 2000
+        body = b'{"messages":[{"role":"user","content":"a"}],"stream":true}'
+        with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.sendall(chat_head(len(body)) + body)
+            deadline = time.monotonic() + 15
+            while not live.engine.aborted and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert live.engine.aborted
+        assert live.quiet()
+
+
+def test_room_for_open_requests() -> None:
+    with Live(config(), backend(), max_open=2) as live:
+        live.engine.delay_s = 0.05
+        threads = [threading.Thread(target=live.chat, kwargs={"max_tokens": 10}) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while live.service.limits.open < 2:
+            time.sleep(0.005)
+        answer = live.chat()
+        assert answer.status == 429
+        assert "retry-after" in answer.headers
+        assert live.complete(["a", "b", "c"], max_tokens=1).status == 429
+        for thread in threads:
+            thread.join()
+        assert live.chat(max_tokens=1).status == 200
+        assert live.quiet()
+
+
+def test_health_answers_while_a_big_body_is_worked_on(live: Live) -> None:
+    worst = 0.0
+    thread = threading.Thread(target=live.complete, args=("ab " * 1_500_000,))
+    thread.start()
+    while thread.is_alive():
+        start = time.monotonic()
+        assert live.get("/health").status == 200
+        worst = max(worst, time.monotonic() - start)
+    thread.join()
+    assert worst < 0.5
+
+
+def test_many_kept_alive_and_pipelined_requests(live: Live) -> None:
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
+        sock.sendall(one * 5)
+        got = b""
+        while got.count(b'{"status":"ok"}') < 5:
+            got += sock.recv(65536)
+        sock.sendall(one)
+        assert b"200 OK" in sock.recv(65536)
