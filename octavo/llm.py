@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tqdm.auto import tqdm
 
-from octavo.base.config import EngineConfig, ModelConfig
+from octavo.base.config import EngineConfig, ModelConfig, Resolved
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
 from octavo.base.wire import EngineStats, Ready, TokenOutput
@@ -177,6 +177,11 @@ class LLM:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    @property
+    def resolved(self) -> Resolved:
+        """What start-up settled: device, types, limits."""
+        return self._client.engine.resolved
 
     @property
     def stats(self) -> EngineStats:
