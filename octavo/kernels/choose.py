@@ -24,6 +24,7 @@ BACKENDS = Registry(
     {
         "auto": "octavo.kernels.choose:auto",
         "reference": "octavo.kernels.choose:reference",
+        "native": "octavo.kernels.choose:native",
         "triton": "octavo.kernels.choose:triton",
     },
 )
@@ -60,6 +61,18 @@ def triton(device: torch.device) -> Ops:
         raise ConfigError("attention backend 'triton' needs the triton package; install it or use 'reference'")
     table: Ops = import_module(_TRITON_TABLE).overlay(reference(device), device)
     return table
+
+
+def native(device: torch.device) -> Ops:
+    """The CPU kernels. They hold whole weights and layers (nn/quant/native.py, models/native.py), so what is in the
+    table is the reference, for what they leave over."""
+    from octavo.kernels.cpu.loader import native as module
+
+    if device.type != "cpu":
+        raise ConfigError(f"attention backend 'native' is for CPUs, this device is {device.type}; use 'auto'")
+    if module() is None:
+        raise ConfigError("attention backend 'native' is not built; run `python -m octavo.kernels.cpu.build`")
+    return reference(device)
 
 
 def auto(device: torch.device) -> Ops:

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from octavo.base.config import Resolved
+from octavo.base.config import EngineConfig, Resolved
 from octavo.base.specs import KVLayout
 from octavo.kernels.ops import Ops
+from octavo.nn.quant.base import QuantMethod
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.head.generate import GenerateHead, Model
@@ -20,14 +21,23 @@ SENDS_A_STEP = 4  # table, batch, sampler, prompt positions
 
 
 def build_runner(
-    platform: Platform, ops: Ops, model: Model, layout: KVLayout, resolved: Resolved, vocab_size: int
+    platform: Platform,
+    ops: Ops,
+    model: Model,
+    layout: KVLayout,
+    resolved: Resolved,
+    vocab_size: int,
+    kv_dtype: torch.dtype | None = None,
 ) -> Runner:
-    """A runner over a model whose weights are loaded; allocates the KV cache and the request table."""
+    """A runner over a model whose weights are loaded; allocates the KV cache and the request table.
+
+    `kv_dtype` is the cache's type where it is not the model's.
+    """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
     table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
     builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
-    dtype: torch.dtype = getattr(torch, resolved.dtype)
+    dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     return Runner(
         platform=platform,
         table=table,
@@ -39,6 +49,24 @@ def build_runner(
         kv=kv_views(allocate_kv(platform, layout, dtype), layout),
         layer_group=layer_groups(layout),
     )
+
+
+def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | None:
+    """The form that weights are kept in; None: the model's own type.
+
+    On a CPU that is the native kernels' packed form, where they are built, torch was not asked for, and activations
+    are fp32.
+    """
+    wanted = config.device.attention_backend in ("auto", "native")
+    if resolved.device != "cpu" or resolved.dtype != "float32" or not wanted:
+        return None
+    from octavo.kernels.cpu.loader import machine, native
+
+    if native() is None:
+        return None
+    from octavo.nn.quant.native import Native
+
+    return Native(machine(resolved.threads))
 
 
 def allocate_kv(platform: Platform, layout: KVLayout, dtype: torch.dtype) -> Tensor:
