@@ -38,7 +38,7 @@ def machine(threads: int) -> Any:
         raise ConfigError("the CPU kernels are not built; run `python -m octavo.kernels.cpu.build`")
     isa = os.environ.get(ISA_VARIABLE, "")
     try:
-        return module.Machine(threads, False, isa)
+        return module.Machine(threads, True, isa)
     except ValueError as error:
         runs = ", ".join(module.instruction_sets())
         raise ConfigError(f"{ISA_VARIABLE}={isa}: {error}; this machine runs {runs}") from None

@@ -39,30 +39,52 @@ void Barrier::wait() {
   asleep_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Worker `index` to the index-th core that this process may use. Best effort.
-static void pin_thread(int index) {
+namespace {
+
+// The cores that this process may use, read once, before any thread is pinned.
+class Cores {
+ public:
 #ifdef __linux__
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
-  int seen = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed) || seen++ != index) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
-    return;
+  Cores() { known_ = sched_getaffinity(0, sizeof all_, &all_) == 0; }
+  int count() const { return known_ ? CPU_COUNT(&all_) : 0; }
+  // The calling thread to the index-th of them. Best effort.
+  void pin(int index) const {
+    int seen = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &all_) || seen++ != index) continue;
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+      return;
+    }
   }
+  void unpin() const { pthread_setaffinity_np(pthread_self(), sizeof all_, &all_); }
+
+ private:
+  cpu_set_t all_;
+  bool known_;
 #else
-  (void)index;
+  int count() const { return 0; }
+  void pin(int) const {}
+  void unpin() const {}
 #endif
+};
+
+const Cores& cores() {
+  static const Cores cores;
+  return cores;
 }
 
-Pool::Pool(int threads, bool pin) : size_(threads < 1 ? 1 : threads) {
+}  // namespace
+
+// Threads that wait for each other must not share a core while another is free; the system's scheduler puts a thread
+// that is woken on the core of the one that woke it. With fewer threads than cores they stay free to move.
+Pool::Pool(int threads, bool pin) : size_(threads < 1 ? 1 : threads), pin_(pin && cores().count() == size_) {
   barrier_.resize(size_);
   for (int i = 1; i < size_; ++i) {
-    threads_.emplace_back([this, i, pin] {
-      if (pin) pin_thread(i);
+    threads_.emplace_back([this, i] {
+      if (pin_) cores().pin(i);
       loop(i);
     });
   }
@@ -96,6 +118,7 @@ void Pool::loop(int thread) {
 
 void Pool::run(const std::function<void(int)>& fn) {
   if (size_ == 1) return fn(0);
+  if (pin_) cores().pin(0);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     job_ = &fn;
@@ -106,6 +129,8 @@ void Pool::run(const std::function<void(int)>& fn) {
   fn(0);
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [&] { return running_ == 0; });
+  lock.unlock();
+  if (pin_) cores().unpin();  // the caller's own threads and children inherit its cores
 }
 
 void Pool::each(int count, const std::function<void(int)>& fn) {

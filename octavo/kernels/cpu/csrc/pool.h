@@ -52,6 +52,7 @@ class Pool {
   void loop(int thread);
 
   int size_;
+  bool pin_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable start_, done_;
