@@ -12,10 +12,11 @@ from torch import Tensor
 
 from octavo.kernels.context import ForwardContext
 from octavo.kernels.cpu.loader import native
+from octavo.kernels.cpu.pack import linear
 from octavo.models.blocks import Block, PostNormBlock, PreNormBlock, SandwichBlock
 from octavo.models.decoder import Decoder
 from octavo.nn.norm import RmsNorm
-from octavo.nn.quant.native import Native, packed
+from octavo.nn.quant.native import Native, packed, table_of
 
 log = logging.getLogger(__name__)
 
@@ -50,21 +51,28 @@ class NativeDecoder:
         for block, rope in zip(decoder.blocks, decoder.layer_rope):
             self._add(block, -1 if rope is None else rope)
         self._placed: object = None
+        self._hidden = torch.empty(0, decoder.arch.hidden_size)
+        self._logits = torch.empty(0, decoder.arch.vocab_size)
 
     def __call__(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        """``[T] int64, [T] int64 -> [T, E]`` fp32 after the last norm. Writes this step's K and V."""
+        """``[T] int64, [T] int64 -> [T, E]`` fp32 after the last norm. Writes this step's K and V.
+
+        The result stays valid until the next call, as that of `logits` does until its next: fresh memory of this
+        size would come from the system, page by page, at every step.
+        """
         decoder = self.decoder
         if self._placed is not ctx.kv:
             self._place(ctx)
         positions = positions.contiguous()
-        hidden = self.method.rows(decoder.embedding, input_ids, decoder.embedding.multiplier)
+        self._hidden = hidden = _grown(self._hidden, input_ids.shape[0])
+        self.method.look_up_into(decoder.embedding, input_ids, decoder.embedding.multiplier, hidden)
         angles = [rotary.at(positions, ctx.prompt_lens) for rotary in decoder.rotaries]
         angles = [(table.contiguous(), index.contiguous()) for table, index in angles]
         ropes = [(table.data_ptr(), index.data_ptr(), table.shape[1]) for table, index in angles]
         first = ctx.groups[0]
         groups = [(meta.block_table.data_ptr(), meta.block_table.stride(0), meta.slots.data_ptr()) for meta in ctx.groups]
         self._native.forward(
-            hidden.shape[0],
+            input_ids.shape[0],
             first.num_rows,
             positions.data_ptr(),
             first.query_start.data_ptr(),
@@ -72,11 +80,17 @@ class NativeDecoder:
             ropes,
             hidden.data_ptr(),
         )
-        return hidden
+        return hidden[: input_ids.shape[0]]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[N, E] -> [N, V]`` fp32."""
-        return self.decoder.logits(hidden)
+        head = self.decoder.head
+        embedding = self.decoder.embedding
+        weight = packed(head.linear) if head.linear is not None else table_of(embedding).head
+        assert weight is not None
+        self._logits = _grown(self._logits, hidden.shape[0])
+        logits = linear(self.method.machine, weight.parts(None), hidden, weight.out_features, self._logits)
+        return head.finish(logits)
 
     def _add(self, block: Block, rope: int) -> None:
         attention, mlp, heads = block.attention, block.mlp, block.attention.heads
@@ -122,6 +136,8 @@ def accelerate(decoder: Decoder, block_size: int) -> Any:
         log.info("CPU kernels (%s) for matrices only, torch for the rest: %s", method.machine.isa, reason)
         return decoder
     log.info("CPU kernels: %s on %d threads", method.machine.isa, method.machine.threads)
+    # Only sampling is left to torch, and its own threads would spin on the kernels' cores between two operations.
+    torch.set_num_threads(1)
     return NativeDecoder(decoder, method)
 
 
@@ -142,3 +158,8 @@ def _uncovered(decoder: Decoder, block_size: int) -> str:
 
 def _address(norm: RmsNorm | None) -> int:
     return 0 if norm is None else norm.weight.data_ptr()
+
+
+def _grown(buffer: Tensor, rows: int) -> Tensor:
+    """The buffer, or a larger one of at least `rows` rows."""
+    return buffer if buffer.shape[0] >= rows else torch.empty(rows, buffer.shape[1])

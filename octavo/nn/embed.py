@@ -49,6 +49,10 @@ class Head(nn.Module):
         else:
             assert self.embedding is not None
             logits = self.embedding.method.apply_table(self.ops, self.embedding, hidden).float()
+        return self.finish(logits)
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """What some families do to logits before anyone sees them."""
         if self.divisor != 1.0:
             logits = logits / self.divisor
         if self.softcap is not None:

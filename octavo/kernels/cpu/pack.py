@@ -83,9 +83,9 @@ def unpack(weight: Any) -> Tensor:
     return out
 
 
-def linear(machine: Any, parts: Parts, x: Tensor, rows: int) -> Tensor:
-    """``[T, columns] fp32 -> [T, rows]`` fp32."""
+def linear(machine: Any, parts: Parts, x: Tensor, rows: int, out: Tensor | None = None) -> Tensor:
+    """``[T, columns] fp32 -> [T, rows]`` fp32, in the first rows of `out` if that is given."""
     x = x.float().contiguous()
-    out = torch.empty(x.shape[0], rows)
+    out = torch.empty(x.shape[0], rows) if out is None else out[: x.shape[0]]
     machine.linear(parts, x.data_ptr(), x.shape[0], x.shape[1], out.data_ptr(), rows)
     return out

@@ -89,12 +89,16 @@ class Native:
         self.exact &= entry.qtype == "F32"
 
     def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
-        return self.rows(layer, ids, 1.0)
+        out = torch.empty(ids.shape[0], table_of(layer).hidden_size)
+        self.look_up_into(layer, ids, 1.0, out)
+        return out
 
-    def rows(self, layer: nn.Module, ids: Tensor, multiplier: float) -> Tensor:
-        """Rows of the table times `multiplier`: ``[T] int64 -> [T, E]`` fp32."""
+    def look_up_into(self, layer: nn.Module, ids: Tensor, multiplier: float, out: Tensor) -> None:
+        """Rows of the table times `multiplier` into the first rows of out ``[>= T, E]`` fp32.
+
+        Raises IndexError for an id outside the table.
+        """
         table = table_of(layer)
-        out = torch.empty(ids.shape[0], table.hidden_size)
         ids = ids.contiguous()
         stored = table.rows
         self.machine.lookup(
@@ -108,7 +112,6 @@ class Native:
             multiplier,
             out.data_ptr(),
         )
-        return out
 
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:  # noqa: ARG002
         head = table_of(layer).head
