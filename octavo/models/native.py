@@ -70,7 +70,9 @@ class NativeDecoder:
         angles = [(table.contiguous(), index.contiguous()) for table, index in angles]
         ropes = [(table.data_ptr(), index.data_ptr(), table.shape[1]) for table, index in angles]
         first = ctx.groups[0]
-        groups = [(meta.block_table.data_ptr(), meta.block_table.stride(0), meta.slots.data_ptr()) for meta in ctx.groups]
+        groups = [
+            (meta.block_table.data_ptr(), meta.block_table.stride(0), meta.slots.data_ptr()) for meta in ctx.groups
+        ]
         self._native.forward(
             input_ids.shape[0],
             first.num_rows,

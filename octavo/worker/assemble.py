@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from octavo.base.config import EngineConfig, Resolved
+from octavo.base.errors import ConfigError
 from octavo.base.specs import KVLayout
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import QuantMethod
@@ -55,18 +56,20 @@ def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | Non
     """The form that weights are kept in; None: the model's own type.
 
     On a CPU that is the native kernels' packed form, where they are built, torch was not asked for, and activations
-    are fp32.
+    are fp32. Raises ConfigError for a quantization that only those kernels have.
     """
+    quantization = config.model.quantization
     wanted = config.device.attention_backend in ("auto", "native")
-    if resolved.device != "cpu" or resolved.dtype != "float32" or not wanted:
-        return None
-    from octavo.kernels.cpu.loader import machine, native
+    if resolved.device == "cpu" and resolved.dtype == "float32" and wanted:
+        from octavo.kernels.cpu.loader import machine, native
 
-    if native() is None:
-        return None
-    from octavo.nn.quant.native import Native
+        if native() is not None:
+            from octavo.nn.quant.native import Native
 
-    return Native(machine(resolved.threads))
+            return Native(machine(resolved.threads), quantization)
+    if quantization is not None:
+        raise ConfigError(f"quantization {quantization} needs the CPU kernels, a CPU and float32 activations")
+    return None
 
 
 def allocate_kv(platform: Platform, layout: KVLayout, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "csrc"
-COMMON = ["-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden"]
+COMMON = ["-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 ISA_FLAGS = {
     "x86_64": {
@@ -53,6 +53,14 @@ def library_name() -> str:
     return f"_native{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
 
 
+def up_to_date(folder: Path) -> Path | None:
+    """The library in `folder`, if it is younger than all sources."""
+    library = folder / library_name()
+    sources = [Path(__file__), *SOURCES.iterdir()]
+    fresh = library.is_file() and library.stat().st_mtime > max(source.stat().st_mtime for source in sources)
+    return library if fresh else None
+
+
 def build(folder: Path, extra: Sequence[str] = ()) -> Path:
     """Compile everything and link it into `folder`. Raises BuildError."""
     cxx = compiler()
@@ -63,7 +71,9 @@ def build(folder: Path, extra: Sequence[str] = ()) -> Path:
     known = ISA_FLAGS.get(machine(), {})
     jobs += [(SOURCES / name, flags) for name, flags in known.items()]
     jobs += [(SOURCES / "module.cpp", include), (binding, [*include, "-DNDEBUG", "-fno-strict-aliasing", "-Os"])]
-    missing = [f"-DOCTAVO_{kind}" for kind in ("AVX512", "AVX2", "AVX2VNNI", "NEON") if f"isa_{kind.lower()}.cpp" in known]
+    missing = [
+        f"-DOCTAVO_{kind}" for kind in ("AVX512", "AVX2", "AVX2VNNI", "NEON") if f"isa_{kind.lower()}.cpp" in known
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         command = [*shlex.split(cxx), *COMMON, *missing, *extra]
 
@@ -77,7 +87,7 @@ def build(folder: Path, extra: Sequence[str] = ()) -> Path:
             objects = list(pool.map(compile_one, jobs))
         out = folder / library_name()
         shared = ["-shared"] if sys.platform != "darwin" else ["-bundle", "-undefined", "dynamic_lookup"]
-        _run([*command, *shared, *objects, "-pthread", "-o", str(out)])
+        _run([*command, *shared, *objects, "-o", str(out)])
     return out
 
 

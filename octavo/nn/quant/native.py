@@ -59,6 +59,7 @@ class Native:
             piece = pack_rows(self.machine, entry, slice(start - rows.start, stop - rows.start), self.quantization)
             packed(layer).pieces.append((piece, start))
         self.exact &= entry.qtype == "F32" and self.quantization is None
+        _forget(entry)
 
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ARG002
         weight = packed(layer)
@@ -86,6 +87,7 @@ class Native:
             weight = pack_rows(self.machine, entry, slice(0, vocab_size), self.quantization)
             head = Packed(vocab_size, [(weight, 0)])
         layer.table = Table(rows, qtype, hidden_size, head)  # type: ignore[assignment]
+        _forget(entry)
         self.exact &= entry.qtype == "F32"
 
     def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
@@ -139,3 +141,10 @@ def _shards(layer: nn.Module, rows: slice) -> list[tuple[int, int]]:
     ends = list(accumulate(heights))
     spans = [(end - height, end) for height, end in zip(heights, ends)]
     return [(start, stop) for start, stop in spans if start >= rows.start and stop <= rows.stop]
+
+
+def _forget(entry: Entry) -> None:
+    """The file's own pages need not stay in memory beside the packed weight."""
+    forget = getattr(entry, "forget", None)
+    if forget is not None:
+        forget()
