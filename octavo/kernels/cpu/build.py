@@ -67,7 +67,7 @@ def build(folder: Path, extra: Sequence[str] = ()) -> Path:
     if cxx is None:
         raise BuildError("no C++ compiler was found (c++, g++ or clang++, or set CXX)")
     binding, include = _nanobind()
-    jobs = [(SOURCES / name, []) for name in PLAIN]
+    jobs: list[tuple[Path, list[str]]] = [(SOURCES / name, []) for name in PLAIN]
     known = ISA_FLAGS.get(machine(), {})
     jobs += [(SOURCES / name, flags) for name, flags in known.items()]
     jobs += [(SOURCES / "module.cpp", include), (binding, [*include, "-DNDEBUG", "-fno-strict-aliasing", "-Os"])]

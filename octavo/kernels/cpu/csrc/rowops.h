@@ -188,6 +188,21 @@ struct PrologueArgs {
   int kv_type;
 };
 
+// Sixteen floats to bf16, to nearest even.
+static inline void to_bf16(const float* x, uint16_t* to) {
+  for (int i = 0; i < 16; ++i) {
+    uint32_t u;
+    memcpy(&u, x + i, 4);
+    to[i] = (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+  }
+}
+
+template <class V>
+static OCTAVO_INLINE void store_kv(uint16_t* to, const float* x, int kv_type) {
+  if (kv_type == kKvBF16) return to_bf16(x, to);
+  V::store_half(to, V::load(x));
+}
+
 template <class V>
 static void write_kv(const PrologueArgs& a, const float* key, const float* value) {
   const size_t head_size = (size_t)a.block_size * a.dim, values = head_size * a.kv_heads;
@@ -204,9 +219,9 @@ static void write_kv(const PrologueArgs& a, const float* key, const float* value
   alignas(64) uint16_t part[16];
   for (int h = 0; h < a.kv_heads; ++h) {
     for (int d = 0; d < a.dim; d += 16) {
-      V::store_half(part, V::load(key + h * a.dim + d));
+      store_kv<V>(part, key + h * a.dim + d, a.kv_type);
       for (int i = 0; i < 16; ++i) to[h * head_size + k_at + 16 * (d + i)] = part[i];
-      V::store_half(to + values + h * head_size + v_at + d, V::load(value + h * a.dim + d));
+      store_kv<V>(to + values + h * head_size + v_at + d, value + h * a.dim + d, a.kv_type);
     }
   }
 }
