@@ -4,6 +4,11 @@
 
 #include "kernels.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace octavo {
 
 static bool runs(const Kernels* kernels) {
@@ -20,8 +25,10 @@ static bool runs(const Kernels* kernels) {
            __builtin_cpu_supports("avx512vnni");
   }
   return false;
+#elif defined(__aarch64__) && defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #else
-  return true;  // built for this machine's baseline
+  return true;  // Apple's own processors all have the dot product
 #endif
 }
 

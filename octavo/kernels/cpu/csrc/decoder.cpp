@@ -109,7 +109,9 @@ class StepRun {
   }
 
  private:
-  static constexpr int kGluColumns = 64;
+  // As with Cut: long runs of weights where each is read once.
+  static constexpr int kGluColumns = 256;
+  int glu_columns() const { return s_.tokens <= kTile ? kGluColumns : 64; }
 
   void build_items() {
     const LayerWeights& l = d_.layers_.front();
@@ -201,20 +203,20 @@ class StepRun {
     pool_.barrier().wait();
   }
 
-  // activation(gate) * up, 64 columns at a time, straight into the activations of the down product.
+  // activation(gate) * up, some columns at a time, straight into the activations of the down product.
   void glu(Counter& counter, const LayerWeights& l, float* row, void* scratch) {
     const Part &gate = l.gate.parts.front(), &up = l.up.parts.front();
-    const int panels = gate.matrix->panels, step = kGluColumns / kRows, tiles = tiles_of(s_.tokens);
+    const int panels = gate.matrix->panels, columns = glu_columns(), step = columns / kRows, tiles = tiles_of(s_.tokens);
     const int per = std::min(tiles, 8), tile_items = (tiles + per - 1) / per;
     const int items = (panels + step - 1) / step * tile_items;
-    float *g = row, *u = row + kTile * kGluColumns;
+    float *g = row, *u = row + kTile * columns;
     std::memset(row, 0, 2 * kTile * kGluColumns * sizeof(float));
     for (int i = counter.take(); i < items; i = counter.take()) {
       const int begin = i / tile_items * step, end = std::min(begin + step, panels);
       const int from = i % tile_items * per;
       for (int tile = from; tile < std::min(from + per, tiles); ++tile) {
-        k_.matmul({gate.matrix, &in_, tile, begin, end, g, kGluColumns, gate.bias, scratch});
-        k_.matmul({up.matrix, &in_, tile, begin, end, u, kGluColumns, up.bias, scratch});
+        k_.matmul({gate.matrix, &in_, tile, begin, end, g, (size_t)columns, gate.bias, scratch});
+        k_.matmul({up.matrix, &in_, tile, begin, end, u, (size_t)columns, up.bias, scratch});
         put_gated(tile, begin / 2, (end - begin + 1) / 2, l.activation, g, u);
       }
     }
@@ -223,10 +225,10 @@ class StepRun {
 
   void put_gated(int tile, int group, int groups, int activation, float* g, float* u) {
     const int tokens = std::min(kTile, s_.tokens - tile * kTile);
-    k_.gate(g, u, tokens * kGluColumns, activation);
+    k_.gate(g, u, tokens * glu_columns(), activation);
     for (int t = 0; t < tokens; ++t) {
       for (int n = 0; n < groups; ++n) {
-        k_.put_group(wide_, tile * kTile + t, group + n, g + t * kGluColumns + n * kGroup, true, floats_wide_);
+        k_.put_group(wide_, tile * kTile + t, group + n, g + t * glu_columns() + n * kGroup, true, floats_wide_);
       }
     }
   }

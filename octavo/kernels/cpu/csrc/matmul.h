@@ -5,6 +5,10 @@
 
 namespace octavo {
 
+#ifndef OCTAVO_AHEAD
+#define OCTAVO_AHEAD 3072  // bytes that one token's product asks memory for in advance
+#endif
+
 #define OCTAVO_INLINE inline __attribute__((always_inline))
 #define OCTAVO_UNROLL _Pragma("GCC unroll 16")
 
@@ -192,8 +196,8 @@ static void matmul_tile(const MatmulArgs& args) {
     OCTAVO_UNROLL for (int t = 0; t < T; ++t) acc[t] = V::zero();
     for (int g = 0; g < groups; ++g) {
       if constexpr (T <= 4) {
-        const uint8_t* ahead = codes + (size_t)g * info.code_bytes + 3072;
-        for (int line = 0; line < info.code_bytes; line += 64) __builtin_prefetch(ahead + line);
+        const uint8_t* ahead = codes + (size_t)g * info.code_bytes + OCTAVO_AHEAD;
+        for (int line = 0; line < info.code_bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
       }
       if constexpr (L < kF32) {
         constexpr int starts = L == kB6 ? 2 : 1;
