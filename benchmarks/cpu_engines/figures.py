@@ -10,7 +10,7 @@ from collections.abc import Callable
 BATCHES = (1, 4, 16, 64)
 PROMPT, OUT, LONG = 30, 40, 1024
 CONTEXT = 2048
-ROUNDS = 3
+ROUNDS = 2
 
 Generate = Callable[[int, int, int], float]
 """Batch, prompt tokens, output tokens of each -> seconds."""

@@ -63,31 +63,57 @@ def up_to_date(folder: Path) -> Path | None:
 
 def build(folder: Path, extra: Sequence[str] = ()) -> Path:
     """Compile everything and link it into `folder`. Raises BuildError."""
+    binding, include = _nanobind()
+    jobs = _kernel_jobs(machine())
+    jobs += [(SOURCES / "module.cpp", include), (binding, [*include, "-DNDEBUG", "-fno-strict-aliasing", "-Os"])]
+    shared = ["-shared"] if sys.platform != "darwin" else ["-bundle", "-undefined", "dynamic_lookup"]
+    return _compile(_compiler(), jobs, [*_found(machine()), *extra], shared, folder / library_name())
+
+
+def build_check(out: Path, extra: Sequence[str] = (), cxx: str | None = None, target: str | None = None) -> Path:
+    """Compile the kernels' own check (csrc/check.cpp), a program without Python, for sanitizers and emulators.
+
+    `cxx` and `target` name a cross compiler and its machine. Raises BuildError.
+    """
+    target = target or machine()
+    jobs = [*_kernel_jobs(target), (SOURCES / "check.cpp", [])]
+    return _compile(cxx or _compiler(), jobs, [*_found(target), *extra], list(extra), out)
+
+
+def _compiler() -> str:
     cxx = compiler()
     if cxx is None:
         raise BuildError("no C++ compiler was found (c++, g++ or clang++, or set CXX)")
-    binding, include = _nanobind()
-    jobs: list[tuple[Path, list[str]]] = [(SOURCES / name, []) for name in PLAIN]
-    known = ISA_FLAGS.get(machine(), {})
-    jobs += [(SOURCES / name, flags) for name, flags in known.items()]
-    jobs += [(SOURCES / "module.cpp", include), (binding, [*include, "-DNDEBUG", "-fno-strict-aliasing", "-Os"])]
-    missing = [
-        f"-DOCTAVO_{kind}" for kind in ("AVX512", "AVX2", "AVX2VNNI", "NEON") if f"isa_{kind.lower()}.cpp" in known
-    ]
+    return cxx
+
+
+def _kernel_jobs(target: str) -> list[tuple[Path, list[str]]]:
+    """Sources with their own flags."""
+    known = ISA_FLAGS.get(target, {})
+    return [(SOURCES / name, []) for name in PLAIN] + [(SOURCES / name, flags) for name, flags in known.items()]
+
+
+def _found(target: str) -> list[str]:
+    """Definitions that say which instruction sets take part."""
+    return [f"-DOCTAVO_{Path(name).stem.removeprefix('isa_').upper()}" for name in ISA_FLAGS.get(target, {})]
+
+
+def _compile(
+    cxx: str, jobs: list[tuple[Path, list[str]]], flags: Sequence[str], link: Sequence[str], out: Path
+) -> Path:
+    """Each source to an object, several at a time, and all of them to `out`."""
+    command = [*shlex.split(cxx), *COMMON, *flags]
     with tempfile.TemporaryDirectory() as scratch:
-        command = [*shlex.split(cxx), *COMMON, *missing, *extra]
 
         def compile_one(job: tuple[Path, list[str]]) -> str:
-            source, flags = job
+            source, own = job
             target = str(Path(scratch) / f"{source.stem}.o")
-            _run([*command, *flags, "-c", str(source), "-o", target])
+            _run([*command, *own, "-c", str(source), "-o", target])
             return target
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             objects = list(pool.map(compile_one, jobs))
-        out = folder / library_name()
-        shared = ["-shared"] if sys.platform != "darwin" else ["-bundle", "-undefined", "dynamic_lookup"]
-        _run([*command, *shared, *objects, "-o", str(out)])
+        _run([*shlex.split(cxx), *link, *objects, "-pthread", "-o", str(out)])
     return out
 
 
