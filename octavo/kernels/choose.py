@@ -15,7 +15,7 @@ from octavo.kernels.ref.attention import paged_attention
 from octavo.kernels.ref.linear import linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
-from octavo.kernels.ref.sample import sample, uniform
+from octavo.kernels.ref.sample import argmax, sample, uniform
 
 Backend = Callable[[torch.device], Ops]
 
@@ -30,6 +30,7 @@ BACKENDS = Registry(
 )
 
 _TRITON_TABLE = "octavo.kernels.triton.table"
+_NATIVE_TABLE = "octavo.kernels.cpu.table"
 
 
 def choose(device: torch.device, attention_backend: str = "auto") -> Ops:
@@ -47,6 +48,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "qkv_prologue": qkv_prologue,
         "paged_attention": paged_attention,
         "linear": linear,
+        "argmax": argmax,
         "uniform": uniform,
         "sample": sample,
     }
@@ -64,20 +66,25 @@ def triton(device: torch.device) -> Ops:
 
 
 def native(device: torch.device) -> Ops:
-    """The CPU kernels. They hold whole weights and layers (nn/quant/native.py, models/native.py), so what is in the
-    table is the reference, for what they leave over."""
+    """The CPU kernels. They hold whole weights and layers (nn/quant/native.py, models/native.py), so the table has the
+    reference for what those leave over."""
     from octavo.kernels.cpu.loader import native as module
 
     if device.type != "cpu":
         raise ConfigError(f"attention backend 'native' is for CPUs, this device is {device.type}; use 'auto'")
     if module() is None:
         raise ConfigError("attention backend 'native' is not built; run `python -m octavo.kernels.cpu.build`")
-    return reference(device)
+    table: Ops = import_module(_NATIVE_TABLE).overlay(reference(device))
+    return table
 
 
 def auto(device: torch.device) -> Ops:
     """The fastest table that runs here."""
-    return triton(device) if device.type == "cuda" and _have_triton() else reference(device)
+    if device.type == "cuda" and _have_triton():
+        return triton(device)
+    from octavo.kernels.cpu.loader import native as module
+
+    return native(device) if device.type == "cpu" and module() is not None else reference(device)
 
 
 def _have_triton() -> bool:

@@ -82,6 +82,12 @@ class Linear(Protocol):
         ...
 
 
+class Argmax(Protocol):
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest of each row, NaN if one is NaN, and its first place: ``[R, V] fp32 -> [R] fp32, [R] int64``."""
+        ...
+
+
 class Uniform(Protocol):
     def __call__(self, seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
         """Counter-based numbers in [0, 1): ``[R] int64, [R] int64 -> [R] fp64``; same key, same number, anywhere."""
@@ -104,6 +110,7 @@ class Ops:
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
     linear: Linear
+    argmax: Argmax
     uniform: Uniform
     sample: Sample
     names: dict[str, str]

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from octavo.base.errors import ConfigError
+from octavo.platform.limits import core_limit
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +31,24 @@ def native() -> Native | None:
         return None
 
 
-@cache
-def machine(threads: int) -> Any:
-    """The kernels on a pool of `threads` threads, one pool a process. Raises ConfigError for a set that cannot run."""
+_machines: dict[int, Any] = {}
+
+
+def machine(threads: int | None = None) -> Any:
+    """The kernels on a pool of `threads` threads, one pool a process for each number; None: the pool last asked for.
+
+    Raises ConfigError for an instruction set that cannot run here.
+    """
+    if threads is None:
+        threads = next(reversed(_machines), core_limit())
+    if threads in _machines:
+        return _machines[threads]
     module = native()
     if module is None:
         raise ConfigError("the CPU kernels are not built; run `python -m octavo.kernels.cpu.build`")
     isa = os.environ.get(ISA_VARIABLE, "")
     try:
-        return module.Machine(threads, True, isa)
+        return _machines.setdefault(threads, module.Machine(threads, True, isa))
     except ValueError as error:
         runs = ", ".join(module.instruction_sets())
         raise ConfigError(f"{ISA_VARIABLE}={isa}: {error}; this machine runs {runs}") from None

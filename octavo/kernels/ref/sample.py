@@ -29,6 +29,12 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
+def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row and its first place: ``[R, V] -> [R], [R] int64``."""
+    best, place = x.max(-1)
+    return best, place
+
+
 def uniform(seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
     """Numbers in [0, 1) of 53 bits: ``[R] int64, [R] int64 -> [R] fp64``; same key, same number."""
     start = _mix(seeds + _signed(_GOLDEN * (stream + 1) % (1 << 64)))

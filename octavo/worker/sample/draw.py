@@ -15,7 +15,7 @@ def draw(ops: Ops, logits: Tensor, positions: Tensor, columns: Columns, any_gree
     Among equals the lowest id is the greedy choice. A random row's number depends on its seed and on the position
     where the token will stand, so neighbours, preemption and planning ahead do not change it.
     """
-    best, token = logits.max(-1)
+    best, token = ops.argmax(logits)
     sound = best.isfinite()
     if any_random:
         numbers = ops.uniform(columns.seed, positions, TOKEN_STREAM)

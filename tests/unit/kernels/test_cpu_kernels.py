@@ -195,3 +195,18 @@ def test_instruction_sets_agree():
 def test_unknown_instruction_set_is_refused():
     with pytest.raises(ValueError, match="sparc"):
         module.Machine(1, False, "sparc")
+
+
+def test_argmax_takes_the_first_of_equals_and_reports_nan(machine):
+    x = torch.randn(7, 1003)
+    x[0, 5] = x[0, 900] = 50.0
+    x[1, 1002] = 60.0
+    x[2] = -torch.inf
+    x[3, 17] = torch.nan
+    x[4, 1001] = torch.nan
+    x[5, 3] = torch.inf
+    best, place = torch.empty(7), torch.empty(7, dtype=torch.int64)
+    machine.argmax(x.data_ptr(), 7, 1003, 1003, best.data_ptr(), place.data_ptr())
+    assert place.tolist()[:3] == [5, 1002, 0]
+    assert place[6] == x[6].argmax()
+    torch.testing.assert_close(best, x.max(-1).values, equal_nan=True)

@@ -10,11 +10,11 @@ from octavo.base.config import Resolved
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import Sampling
-from octavo.kernels.ref.sample import sample, uniform
+from octavo.kernels.ref.sample import argmax, sample, uniform
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import build_runner
 
-OPS = SimpleNamespace(uniform=uniform, sample=sample)
+OPS = SimpleNamespace(argmax=argmax, uniform=uniform, sample=sample)
 STATES = 997
 POISON = 13  # a context that holds this id gives NaN logits
 

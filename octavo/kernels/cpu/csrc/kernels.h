@@ -19,6 +19,7 @@ struct Kernels {
   void (*prologue)(const PrologueArgs&);
   void (*attend)(const AttendArgs&);
   void (*rms_norm)(const float* x, const float* weight, float eps, int n, float* out);
+  int64_t (*argmax)(const float* x, int64_t n, float* best);
 };
 
 // Null where this build has no such routines.

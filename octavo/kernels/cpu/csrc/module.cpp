@@ -97,6 +97,13 @@ void bind_machine(nb::module_& m) {
              nb::gil_scoped_release free;
              lookup(qtype, at<const uint8_t>(table), row_bytes, columns, id, count, multiplier, at<float>(out), x.pool);
            })
+      .def("argmax",
+           [](Machine& x, uintptr_t rows, int count, int64_t columns, size_t ld, uintptr_t best, uintptr_t places) {
+             nb::gil_scoped_release free;
+             x.pool.each(count, [&](int i) {
+               at<int64_t>(places)[i] = x.engine.k.argmax(at<const float>(rows) + i * ld, columns, at<float>(best) + i);
+             });
+           })
       .def("linear", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, uintptr_t out, size_t ld) {
         const Linear linear = linear_of(parts);
         nb::gil_scoped_release free;

@@ -121,6 +121,30 @@ static void put_row(const Acts& acts, int token, const float* x, int n, bool cod
   }
 }
 
+// The place of the first largest of n floats and, in *best, its value; NaN there if any of them is NaN.
+template <class V>
+static int64_t argmax(const float* x, int64_t n, float* best) {
+  typename V::F most = V::set1(-INFINITY);
+  uint32_t bad = 0;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    most = V::max(most, V::load(x + i));
+    uint32_t bits[16];
+    memcpy(bits, x + i, 64);
+    for (uint32_t b : bits) bad |= (b & 0x7FFFFFFF) > 0x7F800000;
+  }
+  float top = V::hmax(most);
+  for (; i < n; ++i) {
+    top = x[i] > top ? x[i] : top;
+    bad |= x[i] != x[i];
+  }
+  *best = bad ? NAN : top;
+  for (i = 0; i < n && !bad; ++i) {
+    if (x[i] == top) return i;
+  }
+  return 0;
+}
+
 struct CombineArgs {
   float* residual;          // [n], becomes residual + multiplier * norm(add)
   const float* add;         // [n] or null
