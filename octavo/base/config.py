@@ -40,9 +40,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     quantization: (
         Annotated[
             Quantization,
-            doc(
-                "Form that matrices of floats are turned into at load, on a CPU. Unset: kept as the checkpoint has them."
-            ),
+            doc("Form that matrices of floats take at load, on a CPU. Unset: kept as the checkpoint has them."),
         ]
         | None
     ) = None
