@@ -79,7 +79,7 @@ class RequestOutput:
 
 
 class LLM:
-    """A model for offline use. Keywords are the fields of the configuration, in vLLM's names.
+    """A model for offline use, by one thread. Keywords are the fields of the configuration, in vLLM's names.
 
     Raises ConfigError (unknown keyword, value out of bounds, a model that does not fit) and ModelFileError.
     """
@@ -91,6 +91,7 @@ class LLM:
             files = client.engine.files
             assert files is not None
             text = text_processor(files, config.model, client.ready)
+            client.prepare()
         except BaseException:
             client.close()
             raise

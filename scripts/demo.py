@@ -13,8 +13,10 @@ from octavo.cli.chat import ChatOptions, Session, talk, typed_lines
 from octavo.cli.main import one_line
 from octavo.cli.own_server import own_server, port_in_use
 from octavo.cli.render import make_view
+from octavo.weights.demo_models import find_demo_model
+from octavo.weights.fetch import fetch_demo_model
 
-QUESTION = "Write a Python function that checks whether a word is a palindrome. Then explain it in one sentence."
+QUESTION = "Write a short Python function that says whether a word is a palindrome."
 
 
 def main() -> int:
@@ -38,11 +40,10 @@ def main() -> int:
 def demo(model: str, port: int) -> int:
     """Serve, ask, and talk on if a person is there."""
     view = make_view()
-    begin = time.perf_counter()
+    bring(model)
     say(f"Starting: octavo serve {model} --port {port}")
     with own_server(EngineConfig(model=ModelConfig(model=model)), port) as client:
         name = client.models()[0]
-        say(f"{name} is ready at {client.url}/v1 after {time.perf_counter() - begin:.1f} s")
         session = Session(client, name, ChatOptions(temperature=0.0, max_tokens=256), view)
         print(f"\n› {QUESTION}\n", flush=True)
         session.ask(QUESTION)
@@ -50,6 +51,18 @@ def demo(model: str, port: int) -> int:
             return 0
         say("\nYour turn; /exit or Ctrl-D leaves and stops the server.")
         return talk(Session(client, name, ChatOptions(), view), view, typed_lines())
+
+
+def bring(name: str) -> None:
+    """Fetch a known demo model, with a progress bar on a terminal; anything else is for the server to find."""
+    model = find_demo_model(name)
+    if model is None:
+        return
+    say(f"Model: {model.name}, {model.size / 1e6:.0f} MB, licence {model.licence}")
+    begin = time.perf_counter()
+    path = fetch_demo_model(model)
+    seconds = time.perf_counter() - begin
+    say(f"Model file: {path}" + (f", brought in {seconds:.0f} s" if seconds > 1 else ""))
 
 
 def say(text: str) -> None:

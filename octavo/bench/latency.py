@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from octavo.base.config import EngineConfig, doc
 from octavo.bench.data import even
-from octavo.bench.offline import open_llm, timed
+from octavo.bench.offline import facts_of, open_llm, timed
 from octavo.bench.report import Row, row
 from octavo.bench.stats import percentile
 
@@ -37,13 +37,13 @@ def measure(options: LatencyOptions, engine: EngineConfig) -> tuple[list[Row], d
             if number >= options.num_iters_warmup:
                 first.append(one)
                 whole.append(all_)
-        facts = {"model": engine.model.model, "dtype": llm.resolved.dtype, "threads": llm.resolved.threads}
+        facts = facts_of(llm, engine)
     name = f"latency-{options.batch_size}x{options.input_len}-{options.output_len}"
     what = f"{options.batch_size} x {options.input_len} in, {options.output_len} out"
     step = (percentile(whole, 50) - percentile(first, 50)) / (options.output_len - 1)
     return [
-        row(f"{name}-first-ms", f"{what}: time to first token", 1e3 * percentile(first, 50), "ms"),
-        row(f"{name}-p50-s", f"{what}: whole answer, median", percentile(whole, 50), "s"),
-        row(f"{name}-p99-s", f"{what}: whole answer, 99th percentile", percentile(whole, 99), "s"),
-        row(f"{name}-step-ms", f"{what}: one decode step", 1e3 * step, "ms"),
+        row(f"{name}-first-ms", f"{what}, time to first token", 1e3 * percentile(first, 50), "ms"),
+        row(f"{name}-p50-s", f"{what}, whole answer, median", percentile(whole, 50), "s"),
+        row(f"{name}-p99-s", f"{what}, whole answer, 99th percentile", percentile(whole, 99), "s"),
+        row(f"{name}-step-ms", f"{what}, one decode step", 1e3 * step, "ms"),
     ], facts

@@ -10,9 +10,10 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
 
 MAX_LINE_BYTES = 16 << 20
 
@@ -65,6 +66,8 @@ async def run_load(
     on_done: Callable[[Outcome], object] = lambda _: None,
 ) -> tuple[list[Outcome], float]:
     """Send every body to `url` at the pace; outcomes in the same order, and the seconds it all took."""
+    import aiohttp  # here, so that `octavo bench --help` does not wait for it
+
     limit = asyncio.Semaphore(pace.concurrency or len(bodies) or 1)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
@@ -82,8 +85,10 @@ async def run_load(
         return list(outcomes), time.perf_counter() - start
 
 
-async def send(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Outcome:
+async def send(session: "aiohttp.ClientSession", url: str, body: dict[str, Any]) -> Outcome:
     """One streamed request. Errors are told in the outcome, never raised."""
+    import aiohttp
+
     outcome = Outcome()
     start = last = time.perf_counter()
     try:

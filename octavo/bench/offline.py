@@ -1,23 +1,50 @@
 """Driving the offline API for a measurement: the engine in this process, fixed lengths, greedy."""
 
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from octavo.base.args import changed
 from octavo.base.config import EngineConfig
 from octavo.base.params import SamplingParams
 from octavo.bench.data import Load
+from octavo.bench.standin import write_tokenizer
 
 POLL_S = 0.02
 
 
-def open_llm(engine: EngineConfig, **defaults: Any) -> Any:
-    """An `octavo.LLM` for the config; `defaults` are taken where the config says nothing."""
+@contextmanager
+def open_llm(engine: EngineConfig) -> Iterator[Any]:
+    """An `octavo.LLM` for the config, closed at the end. Dummy weights without a tokenizer get a stand-in."""
     from octavo.llm import LLM
+    from octavo.weights.facts import read_model
 
-    return LLM(**{**defaults, **changed(engine)})
+    keywords = changed(engine)
+    with tempfile.TemporaryDirectory() as folder:
+        if engine.model.load_format == "dummy" and engine.model.tokenizer is None:
+            files = read_model(engine.model)
+            if files.tokenizer_dir is None:
+                keywords["tokenizer"] = str(write_tokenizer(Path(folder), files.arch.vocab_size))
+        with LLM(**keywords) as llm:
+            yield llm
+
+
+def facts_of(llm: Any, engine: EngineConfig) -> dict[str, Any]:
+    """What a report says of the engine that was measured."""
+    settled = llm.resolved
+    return {
+        "model": Path(engine.model.model).name,
+        "device": settled.device,
+        "dtype": settled.dtype,
+        "threads": settled.threads,
+        "max_num_seqs": settled.max_num_seqs,
+        "max_num_batched_tokens": settled.max_num_batched_tokens,
+    }
 
 
 def timed(llm: Any, load: Load) -> float:

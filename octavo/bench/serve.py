@@ -89,19 +89,23 @@ def measure(options: ServeBenchOptions, model: str) -> tuple[list[Row], dict[str
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if len(errors) == len(outcomes):
         raise EngineError(f"all {len(errors)} requests failed; the first: {errors[0]}")
-    return rows_of(outcomes, seconds, _name(options)), {"model": model, "errors": errors[:5]}
+    return rows_of(outcomes, seconds, _name(options)), {
+        "model": model.rpartition("/")[2],
+        "failed": len(errors),
+        "errors": errors[:5],
+    }
 
 
 def rows_of(outcomes: list[Outcome], seconds: float, name: str) -> list[Row]:
     """Rates over the whole run, and the spread of each time that a client feels."""
     good = [outcome for outcome in outcomes if outcome.error is None]
     rows = [
-        row(f"{name}-completed", f"{name}: requests served", len(good), "requests", limit=len(outcomes)),
-        row(f"{name}-requests-s", f"{name}: requests", len(good) / seconds, "req/s"),
-        row(f"{name}-output-tok-s", f"{name}: output", sum(o.tokens for o in good) / seconds, "tok/s"),
+        row(f"{name}-completed", f"{name}, requests served", len(good), "requests", limit=len(outcomes)),
+        row(f"{name}-requests-s", f"{name}, requests", len(good) / seconds, "req/s"),
+        row(f"{name}-output-tok-s", f"{name}, output", sum(o.tokens for o in good) / seconds, "tok/s"),
         row(
             f"{name}-total-tok-s",
-            f"{name}: prompts and output",
+            f"{name}, prompts and output",
             sum(o.tokens + o.prompt_len for o in good) / seconds,
             "tok/s",
         ),
@@ -114,9 +118,9 @@ def rows_of(outcomes: list[Outcome], seconds: float, name: str) -> list[Row]:
     }
     for key, (what, values) in times.items():
         if values:
-            rows.append(row(f"{name}-{key}-mean-ms", f"{name}: {what}, mean", 1e3 * mean(values), "ms"))
-            rows.append(row(f"{name}-{key}-p50-ms", f"{name}: {what}, median", 1e3 * percentile(values, 50), "ms"))
-            rows.append(row(f"{name}-{key}-p99-ms", f"{name}: {what}, p99", 1e3 * percentile(values, 99), "ms"))
+            rows.append(row(f"{name}-{key}-mean-ms", f"{name}, {what}, mean", 1e3 * mean(values), "ms"))
+            rows.append(row(f"{name}-{key}-p50-ms", f"{name}, {what}, median", 1e3 * percentile(values, 50), "ms"))
+            rows.append(row(f"{name}-{key}-p99-ms", f"{name}, {what}, p99", 1e3 * percentile(values, 99), "ms"))
     return rows
 
 

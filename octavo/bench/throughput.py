@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from octavo.base.config import EngineConfig, doc
 from octavo.bench.data import Load, even, mixed
-from octavo.bench.offline import Watch, open_llm, timed
+from octavo.bench.offline import Watch, facts_of, open_llm, timed
 from octavo.bench.report import Row, row
 from octavo.bench.stats import mean
 
@@ -43,14 +43,12 @@ class ThroughputOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def measure(options: ThroughputOptions, engine: EngineConfig) -> tuple[list[Row], dict[str, Any]]:
     """Run both parts; gives the rows and facts on the model for the report. Progress goes to stderr."""
-    llm = open_llm(engine)
-    with llm:
+    with open_llm(engine) as llm:
         rows = [entry for size in options.batch_sizes for entry in batching_rows(llm, options, size)]
         load = mixed_load(options.mixed_requests, on_cpu=llm.resolved.device == "cpu")
         if len(load):
             rows += mixed_rows(llm, load)
-        facts = {"model": engine.model.model, "dtype": llm.resolved.dtype, "threads": llm.resolved.threads}
-    return rows, facts
+        return rows, facts_of(llm, engine)
 
 
 def batching_rows(llm: Any, options: ThroughputOptions, size: int) -> list[Row]:
@@ -61,8 +59,8 @@ def batching_rows(llm: Any, options: ThroughputOptions, size: int) -> list[Row]:
         seconds.append(timed(llm, load))
     took = median(seconds[1:])
     return [
-        row(f"batch-{size}-tok-s", f"{size} requests at once: output", size * options.output_len / took, "tok/s"),
-        row(f"batch-{size}-request-s", f"{size} requests at once: time of a request", took, "s"),
+        row(f"batch-{size}-tok-s", f"{size} at once, output", size * options.output_len / took, "tok/s"),
+        row(f"batch-{size}-request-s", f"{size} at once, time of a request", took, "s"),
     ]
 
 
@@ -80,11 +78,11 @@ def mixed_rows(llm: Any, load: Load) -> list[Row]:
         took = timed(llm, load)
     total = sum(len(prompt) for prompt in load.prompts) + load.total_out
     return [
-        row("mixed-output-tok-s", "mixed lengths: output", load.total_out / took, "tok/s"),
-        row("mixed-total-tok-s", "mixed lengths: prompts and output", total / took, "tok/s"),
-        row("mixed-running", "mixed lengths: requests running", mean(gauges.running), "requests"),
-        row("kv-usage", "mixed lengths: KV blocks owned", 100 * mean(gauges.usage), "%"),
-        row("kv-waste", "mixed lengths: KV waste", 100 * mean(gauges.waste), "%", limit=WASTE_LIMIT_PERCENT),
+        row("mixed-output-tok-s", "mixed lengths, output", load.total_out / took, "tok/s"),
+        row("mixed-total-tok-s", "mixed lengths, prompts and output", total / took, "tok/s"),
+        row("mixed-running", "mixed lengths, requests running", mean(gauges.running), "requests"),
+        row("kv-usage", "mixed lengths, KV blocks owned", 100 * mean(gauges.usage), "%"),
+        row("kv-waste", "mixed lengths, KV waste", 100 * mean(gauges.waste), "%", limit=WASTE_LIMIT_PERCENT),
     ]
 
 

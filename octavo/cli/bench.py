@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,9 +55,17 @@ def keep(options: Outputs, rows: list[report.Row], facts: dict[str, Any]) -> Non
     if options.output_json:
         report.write_json(Path(options.output_json), {**facts, **{entry.id: entry.value for entry in rows}})
     if options.result_dir:
+        subject = " ".join(str(facts[key]) for key in ("model", "dtype") if key in facts)
         command = "octavo " + shlex.join(sys.argv[1:])
-        path = report.write(Path(options.result_dir), command, rows, facts)
+        path = report.write(Path(options.result_dir), command, report.about(subject, rows), {"torch": _torch_version()})
         print(f"written to {path}", file=sys.stderr)
+
+
+def _torch_version() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def _need_model(engine: EngineConfig) -> None:

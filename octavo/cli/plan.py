@@ -96,7 +96,8 @@ def kv_bytes(facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, w
         host: Any = _Memory(max(0, free), total)
         return int(capacity.on_host(host, resolved, group_layers(specs), DTYPE_BYTES[resolved.dtype]))
     reserve = max(capacity.RESERVE_LEAST, int(total * capacity.RESERVE_SHARE))
-    return min(int(engine.cache.gpu_memory_utilization * total) - (total - free), free - reserve) - working
+    allowed = int(engine.cache.gpu_memory_utilization * total) - (total - free)
+    return int(min(allowed, free - reserve) - working)
 
 
 def working_bytes(arch: Any, resolved: Resolved) -> int:

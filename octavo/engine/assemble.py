@@ -17,6 +17,7 @@ from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.resolve import refit, resolve
+from octavo.models.arch import Architecture
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.weights.facts import ModelFiles, read_model
@@ -100,7 +101,7 @@ def finish(
         with fitting(f"a KV cache of {format_bytes(sized.total_bytes)}"):
             executor.start(sized.layout)
     with phases.timed("scheduler"):
-        scheduler = _scheduler(config, resolved, sized)
+        scheduler = _scheduler(config, resolved, sized, files.arch if files else None)
     core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size))
     ready = Ready(
         max_model_len=resolved.max_model_len,
@@ -119,6 +120,8 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     measured = measure()
     one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
     asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
+    if asked is not None and asked > measured:
+        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(measured))
     return sizing.size(
         specs,
         dtype=resolved.dtype,
@@ -128,7 +131,7 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     )
 
 
-def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing) -> Scheduler:
+def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None) -> Scheduler:
     limits = Limits(
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
@@ -138,7 +141,9 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing) -
         scheduling_policy=config.scheduler.scheduling_policy,
         prefix_caching=config.cache.enable_prefix_caching,
     )
-    return Scheduler(sized.layout, limits)
+    if arch is None or arch.rope_switch is None:
+        return Scheduler(sized.layout, limits)
+    return Scheduler(sized.layout, limits, salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}")
 
 
 def _kv_notes(sized: sizing.Sizing) -> list[str]:

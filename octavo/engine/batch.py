@@ -8,6 +8,7 @@ from octavo.base.config import SchedulerConfig
 from octavo.base.errors import EngineDead, EngineError, UserError
 from octavo.base.wire import EngineRequest, TokenOutput
 from octavo.engine.inproc import InprocClient
+from octavo.engine.interrupt import deferred_interrupt
 
 OVERLOADED = 429
 
@@ -29,11 +30,13 @@ class BatchRunner:
     def run(self, requests: Sequence[EngineRequest], take: Take) -> None:
         """Returns when all have ended. Raises UserError or EngineError for the first that cannot be served.
 
-        However it ends, by KeyboardInterrupt too, nothing of these requests stays in the engine.
+        However it ends, by Ctrl-C too (which waits for the end of a step), nothing of these requests stays in the
+        engine.
         """
         queue = deque(requests)
-        with self._cleared():
+        with deferred_interrupt() as check, self._cleared():
             while queue or self._running:
+                check()
                 self._feed(queue)
                 for output in self._client.step():
                     self._pass_on(output, queue, take)

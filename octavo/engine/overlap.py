@@ -58,15 +58,21 @@ class Pipeline:
             pending = self._executor.sample({})
         except Exception as error:
             pending = _Broken(error)
+        except BaseException:
+            self._flying.append((plan, _Broken(EngineError("the step was interrupted"))))
+            raise
         self._flying.append((plan, pending))
 
     def pop(self) -> tuple[StepPlan, StepResult]:
         """Wait for the oldest step. Raises StepFailed after the steps behind a failed one have ended too."""
-        plan, pending = self._flying.popleft()
+        plan, pending = self._flying[0]  # stays there if the wait is interrupted
         try:
-            return plan, pending.result()
+            result = pending.result()
         except Exception as error:
+            self._flying.popleft()
             raise StepFailed([plan, *self.drain()], error) from error
+        self._flying.popleft()
+        return plan, result
 
     def drain(self) -> list[StepPlan]:
         """Wait for all steps, whatever comes of them, and give their plans."""

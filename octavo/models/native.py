@@ -94,6 +94,10 @@ class NativeDecoder:
         logits = linear(self.method.machine, weight.parts(None), hidden, weight.out_features, self._logits)
         return head.finish(logits)
 
+    def likeliest(self, hidden: Tensor) -> Tensor:
+        """``[N, E] -> [N]`` int64; -1 where a logit is not finite."""
+        return self.decoder.head.ops.greedy(self.logits(hidden))
+
     def _add(self, block: Block, rope: int) -> None:
         attention, mlp, heads = block.attention, block.mlp, block.attention.heads
         gate_up = packed(mlp.gate_up).parts(mlp.gate_up.bias)

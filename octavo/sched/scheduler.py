@@ -33,6 +33,11 @@ from octavo.sched.update import Update
 MAX_SALT_CHARS = 1024  # it is hashed on the engine's thread
 
 
+def given_salt(wire: EngineRequest) -> str:
+    """Requests share blocks of equal prefixes if their callers gave equal salts."""
+    return wire.cache_salt
+
+
 class Scheduler:
     """Owns all requests from `add` until their last output."""
 
@@ -41,11 +46,13 @@ class Scheduler:
         layout: KVLayout,
         limits: Limits,
         gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
+        salt: Callable[[EngineRequest], str] = given_salt,
     ) -> None:
         order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
         self.board = Board(layout, limits)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
+        self._salt = salt
         self._longest = longest_alone(layout, limits.max_model_len)
         self._arrivals = 0
         self._step = 0
@@ -64,7 +71,7 @@ class Scheduler:
         order = order_of(self._limits, wire.priority, self._arrivals)
         self.board.waiting.check_room(len(wire.tokens))
         self._arrivals += 1
-        holding = self.board.kv.hold(wire.cache_salt)
+        holding = self.board.kv.hold(self._salt(wire))
         self.board.enter(Request(wire, order, holding, self._limits.max_model_len))
 
     def abort(self, ids: Sequence[str]) -> list[TokenOutput]:

@@ -14,7 +14,7 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from octavo.base.errors import OctavoError, UserError
+from octavo.base.errors import OctavoError
 from octavo.serve import probes
 from octavo.serve.auth import Guard, Scope
 from octavo.serve.calls import Call, Handler, Header, Reply, Service
@@ -82,8 +82,9 @@ class App:
         except Exception as exc:
             await self._fail(answer, exc)
         finally:
-            status = answer.status or status
-            self.service.metrics.http(route, scope["method"], status, time.monotonic() - start)
+            status, seconds = answer.status or status, time.monotonic() - start
+            self.service.metrics.http(route, scope["method"], status, seconds)
+            log.debug("%s %d in %.3f s, request %s", route, status, seconds, answer.request_id)
 
     @staticmethod
     def _route(endpoint: Endpoint) -> Route:
@@ -105,8 +106,10 @@ class App:
 
     async def _fail(self, answer: "_Answer", exc: Exception) -> None:
         fail = failure(exc)
-        if fail.status >= 500 and not isinstance(exc, UserError):
-            log.error("request %s failed", answer.request_id, exc_info=None if isinstance(exc, OctavoError) else exc)
+        if isinstance(exc, OctavoError):  # the engine has logged its own faults
+            log.debug("request %s: %s %s", answer.request_id, fail.status, fail.error.code)
+        elif fail.status >= 500:
+            log.error("request %s failed", answer.request_id, exc_info=exc)
         if answer.status:
             raise exc  # the answer has begun; the server cuts the connection
         await send_failure(answer.send, fail)

@@ -27,6 +27,7 @@ T = TypeVar("T", bound=Struct)
 Header = tuple[bytes, bytes]
 
 TEXT_THREADS = 4
+STILL_S = 60.0  # a long prompt's step on a CPU takes seconds; a minute is a fault
 INLINE_BYTES = 2 << 10  # a body this small is tokenized within a millisecond: a thread would cost more
 
 
@@ -66,11 +67,17 @@ class Service:
         return self._backend
 
     @property
+    def moving(self) -> bool:
+        """False while the engine has work and has done no step for a long time."""
+        return self._backend is None or self._backend.engine.still_s < STILL_S
+
+    @property
     def alive(self) -> bool:
         """False only when the engine is gone for good."""
         return self._backend is None or _alive(self._backend.engine)
 
     def stats(self) -> EngineStats:
+        """The engine's figures; zeros while there is none."""
         return self._backend.engine.stats if self._backend else EngineStats()
 
     def check_model(self, name: str | None) -> str:
@@ -90,9 +97,11 @@ class Service:
         """Runs `call` in a thread unless its input of `size` bytes is small enough for the event loop."""
         if size <= INLINE_BYTES:
             return call(*args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
+        with self.limits.held(size):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
 
     def close(self) -> None:
+        """Lets the text threads go."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -133,6 +142,7 @@ Handler = Callable[[Call], Awaitable[Reply | None]]  # None: the handler has sen
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
+    """`value` as a JSON answer."""
     return Reply(msgspec.json.encode(value), status)
 
 

@@ -13,6 +13,8 @@ from msgspec import Struct
 from octavo.base.errors import UserError
 
 MAX_DEPTH = 64
+MAX_CONTAINERS = 65_536
+MAX_STRINGS = 131_072  # keys included
 MAX_TOP_KEYS = 256
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -21,22 +23,37 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 T = TypeVar("T", bound=Struct)
 
 
-def check_depth(body: bytes, limit: int = MAX_DEPTH) -> None:
-    """UserError when brackets nest deeper than `limit`, without recursion and at the speed of bytes.replace.
+def check_shape(body: bytes) -> None:
+    """UserError when the body nests deeper or holds more values than any honest request.
 
-    Each pass removes the innermost empty pairs, so well-formed JSON of depth d is gone after d passes.
+    Runs before the decoder does, without recursion and at the speed of bytes methods: the decoder would make a Python
+    object of each value while all other requests wait.
     """
-    if body.count(b"[") + body.count(b"{") <= limit:
+    brackets = body.count(b"[") + body.count(b"{")
+    if brackets <= MAX_DEPTH and body.count(b'"') <= MAX_STRINGS:
         return
-    rest = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
-    for _ in range(limit):
+    rest, strings = _STRING.subn(b"", body)
+    if strings > MAX_STRINGS:
+        raise UserError(f"The body holds more than {MAX_STRINGS} strings.", code="invalid_json")
+    if brackets <= MAX_DEPTH:
+        return
+    rest = rest.translate(None, _NOT_BRACKETS)
+    if len(rest) > 2 * MAX_CONTAINERS:
+        raise UserError(f"The body holds more than {MAX_CONTAINERS} lists and objects.", code="invalid_json")
+    _check_depth(rest)
+
+
+def _check_depth(brackets: bytes) -> None:
+    """Each pass removes the innermost empty pairs, so well-formed JSON of depth d is gone after d passes."""
+    rest = brackets
+    for _ in range(MAX_DEPTH):
         shorter = rest.replace(b"[]", b"").replace(b"{}", b"")
         if not shorter:
             return
         if len(shorter) == len(rest):
             break
         rest = shorter
-    raise UserError(f"The body is not valid JSON, or nests deeper than {limit}.", code="invalid_json")
+    raise UserError(f"The body is not valid JSON, or nests deeper than {MAX_DEPTH}.", code="invalid_json")
 
 
 class Schema(Generic[T]):
@@ -50,7 +67,7 @@ class Schema(Generic[T]):
 
     def decode(self, body: bytes) -> tuple[T, dict[str, msgspec.Raw]]:
         """The struct, and the fields it does not know as raw JSON."""
-        check_depth(body)
+        check_shape(body)
         try:
             top = self._top.decode(body)
             if len(top) > MAX_TOP_KEYS:

@@ -20,6 +20,8 @@ INTERNAL_TEXT = "The server could not finish this request. The fault is not in t
 
 
 class Unauthorized(UserError):
+    """No key, or a wrong one."""
+
     status = 401
     kind = "authentication_error"
 
@@ -28,6 +30,8 @@ class Unauthorized(UserError):
 
 
 class Forbidden(UserError):
+    """A caller that may not be here whatever its key: another web site, a foreign host name."""
+
     status = 403
     kind = "permission_error"
 
@@ -46,10 +50,14 @@ class DeadlineExceeded(UserError):
 
 
 class WrongType(UserError):
+    """The body is not announced as plain JSON."""
+
     status = 415
 
 
 class ErrorDetail(Struct, frozen=True):
+    """OpenAI's error object."""
+
     message: str
     type: str
     param: str | None
@@ -65,6 +73,7 @@ class Failure(Struct, frozen=True):
 
     @property
     def body(self) -> bytes:
+        """The JSON to send."""
         return msgspec.json.encode({"error": self.error})
 
 

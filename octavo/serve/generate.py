@@ -35,18 +35,31 @@ class Engine(Protocol):
     """What the server needs of an engine client; EngineClient and FakeEngine have it."""
 
     @property
-    def ready(self) -> Ready: ...
+    def ready(self) -> Ready:
+        """What start-up settled."""
+        ...
 
     @property
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineStats:
+        """Figures of the last step."""
+        ...
 
-    def submit(self, request: EngineRequest) -> OutputStream: ...
+    @property
+    def still_s(self) -> float:
+        """Seconds for which it has had work and done no step."""
+        ...
+
+    def submit(self, request: EngineRequest) -> OutputStream:
+        """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
+        ...
 
     def check(self) -> None:
         """Raises EngineDead when the engine will not answer again."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Ends the engine."""
+        ...
 
 
 @dataclass(slots=True)
@@ -88,7 +101,7 @@ class Generation:
 
     async def _single(self) -> AsyncIterator[list[Piece]]:
         async for output in self._streams[0]:
-            piece = self._take(0, output)
+            piece = await self._take(0, output)
             yield [piece]
             if piece.delta.finish_reason is not None:
                 return
@@ -113,7 +126,7 @@ class Generation:
     async def _pump(self, index: int, ready: list[Piece], wake: asyncio.Event) -> None:
         try:
             async for output in self._streams[index]:
-                piece = self._take(index, output)
+                piece = await self._take(index, output)
                 ready.append(piece)
                 if piece.delta.finish_reason is not None:
                     return
@@ -123,7 +136,7 @@ class Generation:
             # The task counts as done only after this frame; wake its reader then.
             asyncio.get_running_loop().call_soon(wake.set)
 
-    def _take(self, index: int, output: TokenOutput) -> Piece:
+    async def _take(self, index: int, output: TokenOutput) -> Piece:
         if output.finish == "error":
             raise from_status(output.error_code, output.error or "The engine could not finish this request.")
         if output.finish == "abort":
@@ -131,7 +144,11 @@ class Generation:
         now, timer = time.monotonic(), self._timers[index]
         if output.tokens:
             timer.tokens(len(output.tokens), output.cached_tokens, now)
-        delta = self._sequences[index][1].feed(output)
+        request, collector = self._sequences[index]
+        if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
+            delta = await asyncio.to_thread(collector.feed, output)  # names a token for each rank of each position
+        else:
+            delta = collector.feed(output)
         if delta.finish_reason is not None:
             timer.finish(delta.finish_reason, now)
             if delta.needs_abort:
@@ -140,7 +157,8 @@ class Generation:
 
     def _close(self, reason: str) -> None:
         for pump in self._pumps:
-            pump.cancel()
+            if not pump.cancel() and not pump.cancelled():
+                pump.exception()  # taken, since the first one has been raised already
         for stream in self._streams:
             stream.close()
         now = time.monotonic()

@@ -27,6 +27,25 @@ class Limits:
         self._body_budget = body_budget or max(256 << 20, 4 * max_body_bytes)
         self._body_bytes = 0
 
+    def check_room(self) -> None:
+        """Overloaded when nothing more would be admitted: asked before a prompt is tokenized."""
+        if self.open >= self.max_open:
+            raise Overloaded("The server is full. Try again later.")
+
+    @contextmanager
+    def held(self, size: int) -> Iterator[None]:
+        """Counts `size` bytes of a body against the budget while they are worked on."""
+        self._charge(size if size > SMALL_BODY else 0)
+        try:
+            yield
+        finally:
+            self._body_bytes -= size if size > SMALL_BODY else 0
+
+    def _charge(self, size: int) -> None:
+        if size and self._body_bytes + size > self._body_budget:
+            raise Overloaded("The server works on too many large requests. Try again later.")
+        self._body_bytes += size
+
     @contextmanager
     def admitted(self, count: int) -> Iterator[None]:
         """Holds `count` sequences of room. Overloaded when the server has enough to do."""
@@ -55,10 +74,8 @@ class Limits:
                 if size > self.max_body_bytes:
                     raise self._too_large()
                 if size > SMALL_BODY:
-                    self._body_bytes += size - charged
+                    self._charge(size - charged)
                     charged = size
-                    if self._body_bytes > self._body_budget:
-                        raise Overloaded("The server is reading too many large requests. Try again later.")
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)

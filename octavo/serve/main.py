@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from octavo.base import log as logs
 from octavo.base.config import OctavoConfig
 from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.serve.app import App
@@ -22,6 +23,7 @@ Launcher = Callable[[OctavoConfig], Awaitable[Backend]]
 EXIT_OK = 0
 EXIT_FAILED = 1
 WATCH_S = 0.5
+MAX_FILES = 65_536
 MAX_RUNNING = 1024  # sequences beside those that wait, before the engine says its own number
 
 
@@ -30,11 +32,26 @@ def run(config: OctavoConfig, launcher: Launcher | None = None) -> int:
 
     Raises ConfigError for an address that cannot be used and for bad keys, before anything is loaded.
     """
+    logs.set_up(config.serve.log_level, config.serve.log_format)
     service = Service(config, Limits(config.serve.max_body_bytes, config.engine.scheduler.max_waiting + MAX_RUNNING))
     app = App(service)
+    raise_file_limit()
     sock = bind(config.serve.host, config.serve.port)
     with contextlib.closing(sock), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(app, sock, launcher or _launch))
+
+
+def raise_file_limit() -> None:
+    """Lets the process hold as many connections as the system allows it; the usual soft limit is 1024."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(host: str, port: int) -> socket.socket:

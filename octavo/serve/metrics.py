@@ -56,6 +56,7 @@ class Metrics:
         self._finished.get(reason, self._finished["error"]).inc()
 
     def http(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Counts one HTTP answer; `route` is a path of the route table or "other"."""
         self._http.labels(route, method if method in METHODS else "OTHER", f"{status // 100}xx").inc()
         self._http_time.labels(route).observe(seconds)
 

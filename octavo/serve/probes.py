@@ -20,6 +20,8 @@ async def ready(call: Call) -> Reply:
         call.service.backend  # noqa: B018 - raises while there is none
     except OctavoError as exc:
         raise Unavailable(str(exc) if isinstance(exc, Unavailable) else "The engine is not running.") from exc
+    if not call.service.moving:
+        raise Unavailable("The engine has not moved for a while.")
     return json_reply({"status": "ready"})
 
 

@@ -44,11 +44,17 @@ class HttpServer(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
+        # It logs a line for each malformed request, and errors that App has logged already.
+        quiet = logging.getLogger("uvicorn")
+        quiet.propagate = False
+        if not quiet.handlers:
+            quiet.addHandler(logging.NullHandler())
         self.signals: list[int] = []
         self._drain_s = app.service.config.serve.shutdown_timeout
         self._on_drain = on_drain
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """A signal came: drain, or end at once if it is not the first."""
         self.signals.append(sig)
         if self.should_exit:
             self.force_exit = True
@@ -74,6 +80,7 @@ class HttpServer(uvicorn.Server):
                 signal.signal(sig, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits for running requests as long as it may, then ends the rest and closes the port."""
         loop = asyncio.get_running_loop()
         tasks = self.server_state.tasks
         if tasks:

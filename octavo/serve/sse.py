@@ -33,6 +33,7 @@ class EventStream:
         self.started = False
 
     async def start(self, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Sends status 200 and the headers."""
         self.started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *extra]})
 
@@ -51,6 +52,7 @@ class EventStream:
             raise ClientDisconnect from None
 
     async def finish(self, events: bytes = b"") -> None:
+        """Sends the last events and [DONE]."""
         await self._send({"type": "http.response.body", "body": events + DONE})
 
     async def fail(self, failure: Failure) -> None:

@@ -71,17 +71,21 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.open: set[str] = set()
         self.closed = False
+        self.still_s = 0.0
         self._generated = 0
 
     @property
     def stats(self) -> EngineStats:
+        """Running sequences and tokens made; the rest is made up."""
         return EngineStats(running=len(self.open), generation_tokens=self._generated, kv_usage=0.25)
 
     def check(self) -> None:
+        """EngineDead while `dead`."""
         if self.dead:
             raise EngineDead("the engine's process is gone")
 
     def submit(self, request: EngineRequest) -> FakeStream:
+        """Starts a sequence. Raises EngineDead or Overloaded as told to."""
         self.check()
         if self.full:
             raise Overloaded("The queue is full.", retry_after_s=2.0)
@@ -90,13 +94,16 @@ class FakeEngine:
         return FakeStream(self, request)
 
     def abort(self, ids: Sequence[str]) -> None:
+        """Notes the ids as aborted."""
         self.aborted.extend(ids)
         self.open.difference_update(ids)
 
     async def control(self, command: str, **args: object) -> None:
+        """No command is known here."""
         raise NotImplementedError(command, args)
 
     async def close(self) -> None:
+        """Notes that it was closed."""
         self.closed = True
 
     async def outputs(self, request: EngineRequest) -> AsyncIterator[TokenOutput]:

@@ -11,8 +11,10 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 
 from octavo.base.errors import ConfigError, UserError
+from octavo.text.budget import Budget, LimitReached, spending
+from octavo.text.growth import check_json, check_width
 from octavo.text.messages import TemplateTraits, normalize
-from octavo.text.sandbox import BoundedSandbox, Budget, LimitReached, check_json, check_width, spending
+from octavo.text.sandbox import BoundedSandbox
 from octavo.text.special import Rendered, Shield, SpecialText
 
 MAX_SOURCE_CHARS = 1 << 20

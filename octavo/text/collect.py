@@ -76,6 +76,8 @@ class Collector:
         )
         self._stops = StopFinder(params.stops, include=self._include_stop) if params.stops else None
         self._guard = EmojiGuard()
+        # Nothing but text to make of a token: the road of most outputs.
+        self._plain = self._stops is None and self._characters is not None and params.logprobs is None
 
     @property
     def text(self) -> str:
@@ -106,6 +108,13 @@ class Collector:
         """What this output adds; an empty delta once the sequence has ended."""
         if self.finish_reason is not None:
             return TextDelta()
+        tokens = output.tokens
+        if self._plain and self._prompt_done and output.finish is None and not self._hide_output:
+            assert self._characters is not None
+            text = self._guard.feed(self._characters.feed(tokens))
+            self.tokens += tokens
+            self._texts.append(text)
+            return TextDelta(text, tokens)
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         if output.prompt_logprobs:
             self._prompt_run += output.prompt_logprobs
@@ -121,7 +130,7 @@ class Collector:
         if matched or output.finish is not None:
             text += self._finish(output)
         text = head + text
-        tokens = output.tokens[:kept]
+        tokens = tokens[:kept]
         self.tokens += tokens
         if text:
             self._texts.append(text)

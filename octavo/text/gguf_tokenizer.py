@@ -94,6 +94,13 @@ class GgufVocabulary:
             if kind in (CONTROL, UNKNOWN) or index in named
         ]
 
+    @property
+    def swallows_space(self) -> frozenset[str]:
+        """Control tokens that take in the white space after them: Phi-3's, of which a GGUF file says nothing."""
+        if self.model != "llama" or self._metadata.get("general.architecture") != "phi3":
+            return frozenset()
+        return frozenset(self.special_tokens()) - {"<s>", "<unk>", "<|endoftext|>"}
+
     def templates(self) -> dict[str, str]:
         """Chat templates by name: ``tokenizer.chat_template`` is ``default``, ``tokenizer.chat_template.X`` is X."""
         prefix = "tokenizer.chat_template"
@@ -198,21 +205,20 @@ def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     to cut a piece into two pieces is a merge, ranked by the score of the whole; between cuts of one piece the
     longer left part goes first, as in transformers' converters.
     """
-    usable = {
-        token: index for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types)) if kind == NORMAL
-    }
     scores = vocabulary.scores
-    found: list[tuple[float, int, str, str]] = []
-    for piece, index in usable.items():
-        if not 1 < len(piece) <= _MAX_PIECE:
+    kinds = vocabulary.types
+    usable = {token: scores[index] for index, token in enumerate(vocabulary.tokens) if kinds[index] == NORMAL}
+    merges: list[tuple[str, str]] = []
+    for piece in sorted(usable, key=usable.__getitem__, reverse=True):
+        if len(piece) > _MAX_PIECE:
             continue
-        score = scores[index]
-        for cut in range(1, len(piece)):
+        for cut in range(len(piece) - 1, 0, -1):
             left = piece[:cut]
-            if left in usable and piece[cut:] in usable:
-                found.append((score, cut, left, piece[cut:]))
-    found.sort(key=lambda merge: merge[:2], reverse=True)
-    return [(left, right) for _, _, left, right in found]
+            if left in usable:
+                right = piece[cut:]
+                if right in usable:
+                    merges.append((left, right))
+    return merges
 
 
 def _add_tokens(backend: Backend, vocabulary: GgufVocabulary) -> None:
@@ -223,7 +229,10 @@ def _add_tokens(backend: Backend, vocabulary: GgufVocabulary) -> None:
         for token, kind in zip(vocabulary.tokens, vocabulary.types)
         if kind == USER_DEFINED and token and token not in chosen
     ]
-    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special if token])
+    swallow = vocabulary.swallows_space
+    backend.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True, rstrip=token in swallow) for token in special if token]
+    )
     backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in user_defined])
 
 

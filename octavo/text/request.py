@@ -61,6 +61,7 @@ class TextProcessor:
         self._vocab_size = min(tokenizer.vocab_size, limits.vocab_size)
         self._seed = seed
         self._counter = count(1)
+        _ = tokenizer.longest_token  # worked out now and not in the first request
 
     def completion(
         self,

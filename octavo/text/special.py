@@ -19,6 +19,8 @@ from tokenizers import Tokenizer as Backend
 
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
 _FIRST = 0xF0000
+_REST = 0  # what a finder calls the text between special strings
+_MAX_HEADS = 64
 _MAX_SPECIAL = 0x1FFFD
 _PLACEHOLDER = re.compile(f"{OPEN}(.){CLOSE}", re.DOTALL)
 
@@ -97,10 +99,10 @@ class SpecialText:
 
     def find(self, text: str) -> list[tuple[int, int]]:
         """Spans of special strings and of the placeholder's own opening character, left to right."""
-        if not text.isascii() or any(first in text for first in self._firsts):
-            offsets: list[tuple[int, int]] = self._strict.encode(text, add_special_tokens=False).offsets
-            return offsets
-        return []
+        if not any(head in text for head in self._heads):
+            return []
+        found = self._strict.encode(text, add_special_tokens=False)
+        return [span for span, number in zip(found.offsets, found.ids) if number != _REST]
 
     def may_continue(self, text: str) -> bool:
         """Whether `text` ends in the beginning of a special string."""
@@ -112,6 +114,8 @@ class SpecialText:
         ids: list[int] = []
         end = 0
         for (start, stop), number in zip(found.offsets, found.ids):
+            if number == _REST:
+                continue
             self._encode_plain(rendered.restore(rendered.text[end:start]), ids)
             ids.append(self._finder_ids[number])
             end = stop
@@ -132,8 +136,14 @@ class SpecialText:
         self._encode_plain(text[half:], ids)
 
     @cached_property
-    def _firsts(self) -> frozenset[str]:
-        return frozenset(entry.content[0] for entry in self._entries.values())
+    def _heads(self) -> tuple[str, ...]:
+        """A few strings, one of which begins each special string: what to look for first, as it is cheap."""
+        texts = [entry.content for entry in self._entries.values()]
+        for width in (8, 4, 2, 1):
+            heads = {text[:width] for text in texts}
+            if len(heads) <= _MAX_HEADS:
+                break
+        return (OPEN, *sorted(heads))
 
     @cached_property
     def _beginnings(self) -> frozenset[str]:
@@ -143,7 +153,7 @@ class SpecialText:
     @cached_property
     def _strict(self) -> Backend:
         """Finds special strings wherever they stand, with none of their options."""
-        finder = Backend(models.BPE())
+        finder = _empty_backend()
         texts = [OPEN, *(entry.content for entry in self._entries.values())]
         finder.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in texts])
         return finder
@@ -151,7 +161,7 @@ class SpecialText:
     @cached_property
     def _finder(self) -> Backend:
         """Finds special strings as the tokenizer would, options such as swallowing spaces included."""
-        finder = Backend(models.BPE())
+        finder = _empty_backend()
         finder.add_special_tokens(list(self._entries.values()))
         return finder
 
@@ -175,6 +185,11 @@ class SpecialText:
         twin = _twin(self._backend)
         twin.pre_tokenizer = pre_tokenizers.Metaspace(scheme.replacement, "never", scheme.split)
         return twin
+
+
+def _empty_backend() -> Backend:
+    """A tokenizer without words: text between its added tokens comes out as `_REST`, whole."""
+    return Backend(models.WordLevel({CLOSE: _REST}, unk_token=CLOSE))
 
 
 def _twin(backend: Backend) -> Backend:

@@ -95,7 +95,11 @@ class Tokenizer:
         return self.special.encode(rendered)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """The text of `ids`; bytes that are not UTF-8 become U+FFFD, unknown ids nothing."""
+        """The text of `ids`; unknown ids are nothing.
+
+        Bytes that are not UTF-8 become U+FFFD, one for each broken character and not, as in transformers with byte
+        fallback, one for each byte of the run: a stream could not know.
+        """
         if skip_special:
             special = self.special_ids
             ids = [token for token in ids if token not in special]
@@ -136,7 +140,7 @@ def load_tokenizer(files: TokenizerSource) -> Tokenizer:
         tokenizer = from_gguf(files.gguf.metadata, str(files.path))
     else:
         raise ModelFileError(str(files.path), "has no tokenizer; give one with --tokenizer")
-    if files.chat_template:
+    if files.chat_template and files.chat_template != tokenizer.chat_template:
         tokenizer.templates = {"default": files.chat_template}
     return tokenizer
 

@@ -5,13 +5,16 @@ same bits as ggml's reference. Formulas: ggml-quants.c; the layouts are in the c
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from octavo.weights.gguf_types import BLOCK_TYPES
 
-SLAB_VALUES = 1 << 20  # values expanded at a time: temporaries stay small and in cache
+HOST_SLAB = 1 << 17  # values expanded at a time on a CPU: temporaries stay in its cache
+DEVICE_SLAB = 1 << 24  # and on a GPU: few launches, a bounded peak
+MAX_THREADS = 16
 
 # ggml's kvalues_iq4nl: the sixteen levels of the IQ4 formats.
 IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -25,10 +28,34 @@ def dequantise(raw: Tensor, qtype: int, dtype: torch.dtype) -> Tensor:
     blocks = raw.reshape(-1, block.size)
     out = torch.empty(blocks.shape[0], block.values, dtype=dtype, device=raw.device)
     expand = _EXPAND[block.name]
-    step = max(1, SLAB_VALUES // block.values)
-    for start in range(0, blocks.shape[0], step):
+    step = max(1, (HOST_SLAB if raw.device.type == "cpu" else DEVICE_SLAB) // block.values)
+
+    def slab(start: int) -> None:
         out[start : start + step] = expand(blocks[start : start + step])
+
+    starts = range(0, blocks.shape[0], step)
+    if raw.device.type != "cpu" or len(starts) == 1:
+        for start in starts:
+            slab(start)
+    else:
+        _on_threads(slab, starts)
     return out.view(rows, row_values)
+
+
+def _on_threads(work: Callable[[int], None], items: range) -> None:
+    """Run `work` over `items` on as many threads as torch may use, each operation on one.
+
+    torch's own threads wait for each other after every small operation, which on a busy machine costs a hundred times
+    the work itself. A new thread takes its number of threads from the setting, which is put back at the end.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(min(threads, MAX_THREADS, len(items))) as pool:
+            for _ in pool.map(work, items):
+                pass
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:

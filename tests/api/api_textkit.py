@@ -28,7 +28,9 @@ def tokenizer() -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, show_progress=False, special_tokens=special, initial_alphabet=alphabet
+    )
     backend.train_from_iterator(LINES, trainer)
     end = backend.token_to_id("<|im_end|>")
     return Tokenizer(backend, eos_ids=[end], templates={"default": TEMPLATE})

@@ -171,8 +171,10 @@ def test_stream_that_nobody_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(sse, "SEND_TIMEOUT_S", 0.3)
     with Live(config(), backend(max_model_len=1 << 20)) as live:
-        live.engine.step_tokens = 2000
-        body = b'{"messages":[{"role":"user","content":"a"}],"stream":true}'
+        live.engine.step_tokens = 200
+        live.engine.next_token = lambda line: 70 + len(line) % 40
+        # Log-probabilities make an answer large enough for the sockets' buffers to fill.
+        body = b'{"messages":[{"role":"user","content":"a"}],"stream":true,"logprobs":true,"top_logprobs":20}'
         with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.sendall(chat_head(len(body)) + body)

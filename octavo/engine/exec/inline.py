@@ -49,6 +49,9 @@ class DirectExecutor:
         pending: Pending = self._worker.sample(riders)
         return pending
 
+    def prepare(self) -> bool:
+        return bool(self._worker.prepare())
+
     def shutdown(self) -> None:
         self._worker.shutdown()
 
@@ -59,6 +62,7 @@ class ThreadedExecutor:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="octavo-worker")
         self._forward: Future[None] | None = None
+        self._closed = False
         try:
             self._worker = self._call(make)
         except BaseException:
@@ -85,9 +89,14 @@ class ThreadedExecutor:
 
         return self._thread.submit(sample)
 
+    def prepare(self) -> bool:
+        return bool(self._call(self._worker.prepare))
+
     def shutdown(self) -> None:
-        self._thread.submit(self._worker.shutdown)
-        self._thread.shutdown(wait=True, cancel_futures=False)
+        if not self._closed:
+            self._closed = True
+            self._thread.submit(self._worker.shutdown)
+            self._thread.shutdown()
 
     def _call(self, work: Callable[[], T]) -> T:
         return self._thread.submit(work).result()

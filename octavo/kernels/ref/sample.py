@@ -29,12 +29,6 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
-def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each row and its first place: ``[R, V] -> [R], [R] int64``."""
-    best, place = x.max(-1)
-    return best, place
-
-
 def uniform(seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
     """Numbers in [0, 1) of 53 bits: ``[R] int64, [R] int64 -> [R] fp64``; same key, same number."""
     start = _mix(seeds + _signed(_GOLDEN * (stream + 1) % (1 << 64)))
@@ -53,3 +47,9 @@ def sample(probs: Tensor, uniform: Tensor) -> Tensor:
     token = torch.searchsorted(cdf, target, right=True).clamp_(max=probs.shape[1] - 1)
     likeliest = probs.argmax(-1, keepdim=True)
     return torch.where(probs.gather(1, token) > 0, token, likeliest).squeeze(1)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """See kernels/ops.Greedy: ``[S, V] -> [S]`` int64."""
+    best, token = logits.max(-1)
+    return torch.where(best.isfinite(), token, -1)

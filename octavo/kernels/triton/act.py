@@ -7,12 +7,16 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.triton.common import LAUNCH, let_next_start, wait_for_inputs
+
 
 @triton.jit
 def _act_mul(x_ptr, y_ptr, stride_x, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
+    let_next_start()
+    wait_for_inputs()
     gate = tl.load(x_ptr + token * stride_x + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + token * stride_x + size + column, mask=inside, other=0.0).to(tl.float32)
     if KIND == "silu":
@@ -34,5 +38,7 @@ def act_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
     y = torch.empty((tokens, size), dtype=x.dtype, device=x.device)
     block = 1024
     if tokens:
-        _act_mul[(tokens, triton.cdiv(size, block))](x, y, x.stride(0), size, KIND=activation, BLOCK=block, num_warps=4)
+        _act_mul[(tokens, triton.cdiv(size, block))](
+            x, y, x.stride(0), size, KIND=activation, BLOCK=block, num_warps=4, **LAUNCH
+        )
     return y

@@ -1,20 +1,34 @@
 """Small pieces that several kernels share."""
 
+import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# Programmatic dependent launch (Hopper on): a kernel may start while the one before still runs, do what does not
+# depend on it, and wait. Every kernel launched so must call `wait_for_inputs` before it touches what others wrote.
+_DEPENDENT = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+DEPENDENT = tl.constexpr(_DEPENDENT)
+LAUNCH: dict[str, bool] = {"launch_pdl": True} if _DEPENDENT else {}
+
+
+@triton.jit
+def wait_for_inputs():
+    """Until the kernel before has finished and its writes are seen."""
+    if DEPENDENT:
+        gdc_wait()
+
+
+@triton.jit
+def let_next_start():
+    """The next kernel's programs may take what room this one leaves."""
+    if DEPENDENT:
+        gdc_launch_dependents()
 
 
 def pow2(n: int) -> int:
     """The smallest power of two that holds n."""
     return int(triton.next_power_of_2(n))
-
-
-@triton.jit
-def softcap_logits(x, cap):
-    """``cap * tanh(x / cap)`` by exponentials; the argument is clamped so that neither overflows."""
-    t = tl.minimum(tl.maximum(x / cap, -20.0), 20.0)
-    e = tl.exp(2.0 * t)
-    return cap * (e - 1.0) / (e + 1.0)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.common import pow2
+from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
 
 
 @triton.jit
@@ -15,9 +15,11 @@ def _rms_norm(x_ptr, w_ptr, y_ptr, stride_x, eps, E: tl.constexpr, BLOCK: tl.con
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < E
+    w = tl.load(w_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    let_next_start()
+    wait_for_inputs()
     x = tl.load(x_ptr + token * stride_x + column, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / E + eps)
-    w = tl.load(w_ptr + column, mask=inside, other=0.0).to(tl.float32)
     y = (x * scale * w).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + token * E + column, y, mask=inside)
 
@@ -27,6 +29,9 @@ def _add_rms_norm(x_ptr, r_ptr, w_ptr, y_ptr, sum_ptr, stride_x, stride_r, eps, 
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < E
+    w = tl.load(w_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    let_next_start()
+    wait_for_inputs()
     x = tl.load(x_ptr + token * stride_x + column, mask=inside, other=0.0).to(tl.float32)
     r = tl.load(r_ptr + token * stride_r + column, mask=inside, other=0.0).to(tl.float32)
     # The sum is rounded to the storage type first, as the unfused pair of operations does.
@@ -34,7 +39,6 @@ def _add_rms_norm(x_ptr, r_ptr, w_ptr, y_ptr, sum_ptr, stride_x, stride_r, eps, 
     tl.store(sum_ptr + token * E + column, total, mask=inside)
     total = total.to(tl.float32)
     scale = tl.rsqrt(tl.sum(total * total, axis=0) / E + eps)
-    w = tl.load(w_ptr + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + token * E + column, (total * scale * w).to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -43,7 +47,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     tokens, size = x.shape
     y = torch.empty((tokens, size), dtype=x.dtype, device=x.device)
     if tokens:
-        _rms_norm[(tokens,)](x, weight, y, x.stride(0), eps, E=size, BLOCK=pow2(size), num_warps=_warps(size))
+        _rms_norm[(tokens,)](x, weight, y, x.stride(0), eps, E=size, BLOCK=pow2(size), num_warps=_warps(size), **LAUNCH)
     return y
 
 
@@ -67,6 +71,7 @@ def add_rms_norm(
             E=size,
             BLOCK=pow2(size),
             num_warps=_warps(size),
+            **LAUNCH,
         )
     return y, total
 

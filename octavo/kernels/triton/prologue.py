@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
-from octavo.kernels.triton.common import pow2
+from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
 
 
 @triton.jit
@@ -62,6 +62,8 @@ def _prologue(
     high = (column >= half) & (column < ROTARY)
     partner = tl.where(low, column + half, tl.where(high, column - half, column))
     sign = tl.where(low, -1.0, 1.0)
+    let_next_start()
+    wait_for_inputs()
     if ROTARY > 0:
         angle = tl.load(rope_index_ptr + token)
         rotated = low | high
@@ -134,5 +136,6 @@ def qkv_prologue(
         D_PAD=pow2(head_dim),
         B=meta.block_size,
         num_warps=1 if group <= 2 else 2 if group <= 4 else 4,
+        **LAUNCH,
     )
     return q

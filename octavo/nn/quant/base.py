@@ -1,5 +1,6 @@
 """QuantMethod: the seam between a layer and the form its weight is kept in."""
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import torch
@@ -22,37 +23,59 @@ class Entry(Protocol):
     def raw(self) -> Tensor: ...
 
 
-class QuantMethod(Protocol):
+class QuantMethod(ABC):
     """Owns the weights of linear layers and of the token table."""
 
+    @abstractmethod
     def create(
         self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Register a linear layer's parameters, their contents unset. Its outputs are stacked shards (q, k, v)."""
-        ...
 
+    @abstractmethod
     def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
         """Fill some rows of the weight from a tensor ``[rows, in_features]`` of the checkpoint."""
-        ...
 
+    @abstractmethod
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, in_features] -> [T, out_features]``."""
-        ...
 
+    @abstractmethod
     def create_table(
         self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         """Register a token table's parameters. ``layer.tied`` says whether it is the output matrix too."""
-        ...
 
+    @abstractmethod
     def load_table(self, layer: nn.Module, entry: Entry) -> None:
         """Fill the table from a tensor ``[vocab_size, hidden_size]``."""
-        ...
 
+    @abstractmethod
     def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
         """Rows of the table: ``[T] int64 -> [T, hidden_size]``."""
-        ...
 
+    @abstractmethod
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
         """A tied table as output matrix: ``[N, hidden_size] -> [N, vocab_size]``."""
-        ...
+
+    def apply_normed(
+        self,
+        ops: Ops,
+        layer: nn.Module,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: Tensor,
+        eps: float,
+        bias: Tensor | None,
+        activation: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The product of the norm of ``residual + x``, perhaps gated, and that sum; see kernels/ops.NormedLinear.
+
+        Put together from its parts; a format with a fused kernel overrides it.
+        """
+        if residual is None:
+            normed, total = ops.rms_norm(x, norm, eps), x
+        else:
+            normed, total = ops.add_rms_norm(x, residual, norm, eps)
+        y = self.apply(ops, layer, normed, bias)
+        return (y if activation is None else ops.act_mul(y, activation)), total

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, Parts, linear, pack_rows
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Entry
+from octavo.nn.quant.base import Entry, QuantMethod
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Table:
     head: Packed | None
 
 
-class Native:
+class Native(QuantMethod):
     """QuantMethod over the CPU kernels. Activations are fp32; weights are no parameters of the module."""
 
     def __init__(self, machine: Any, quantization: str | None = None) -> None:

@@ -37,6 +37,9 @@ def options_of(body: Sampled) -> Options:
     return Options(stream, at_end, always, bool(body.return_token_ids))
 
 
+BYTES_A_POSITION = 64  # of a log-probability, about: decides whether a whole answer is written off the event loop
+
+
 class Answer:
     """Runs the sequences of one request and sends what comes."""
 
@@ -71,16 +74,18 @@ class Answer:
             async with bounded_call(call), generation:
                 async for _ in generation.steps():
                     pass  # the collectors keep what comes
-        return Reply(msgspec.json.encode(self._whole()))
+        named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
+        return Reply(await service.off_loop(named * BYTES_A_POSITION, self._whole))
 
-    def _whole(self) -> dict[str, Any]:
-        return {
+    def _whole(self) -> bytes:
+        whole = {
             **self._head,
             "object": self._dialect.whole_object,
             "choices": [self._choice(index, collector) for index, collector in enumerate(self._collectors)],
             "usage": usage_of(self._collectors, self._n),
             **self._dialect.top_level(self._collectors),
         }
+        return msgspec.json.encode(whole)
 
     def _choice(self, index: int, collector: Collector) -> dict[str, Any]:
         rendered = self._dialect.choice(index, collector)

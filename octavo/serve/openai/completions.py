@@ -10,8 +10,8 @@ from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import LegacyLogprobs, TokenNames, prompt_positions
-from octavo.serve.openai.prepare import Prompt, begin, check_choices, prompt_sequences, sampling
-from octavo.serve.openai.schema import MAX_PROMPTS, CompletionRequest
+from octavo.serve.openai.prepare import begin, prompt_sequences, sampling
+from octavo.serve.openai.schema import CompletionRequest
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.request import Prepared
@@ -35,42 +35,10 @@ async def create(call: Call) -> Reply | None:
         params = params.replace(logprobs=body.logprobs)
         if body.echo:
             params = params.replace(prompt_logprobs=max(params.prompt_logprobs or 0, body.logprobs))
-    prompts = split_prompts(body.prompt)
-    check_choices(len(prompts), params.n)
     async with bounded_call(call):
-        prepared = await call.service.off_loop(call.body_bytes, prompt_sequences, ticket, body, prompts, params)
+        prepared = await call.service.off_loop(call.body_bytes, prompt_sequences, ticket, body, params)
     dialect = _Completions(ticket.backend.text.tokenizer, body, prepared)
     return await Answer(call, ticket.backend, dialect, prepared, ticket.head, options).run()
-
-
-def split_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
-    """The prompts of a body: text, token ids, or a list of either. UserError for a mixture."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise UserError("prompt must not be empty.", param="prompt")
-    if _is_int(prompt[0]):
-        return [_token_ids(prompt, "prompt")]
-    if len(prompt) > MAX_PROMPTS:
-        raise UserError(f"prompt may hold at most {MAX_PROMPTS} prompts.", param="prompt")
-    if isinstance(prompt[0], str):
-        for index, entry in enumerate(prompt):
-            if not isinstance(entry, str):
-                raise UserError(f"prompt[{index}] must be a string like those before it.", param=f"prompt[{index}]")
-        return list(prompt)
-    return [_token_ids(entry, f"prompt[{index}]") for index, entry in enumerate(prompt)]
-
-
-def _token_ids(entry: Any, path: str) -> list[int]:
-    if not isinstance(entry, list) or not all(map(_is_int, entry)):
-        raise UserError(f"{path} must be a string or a list of token ids.", param=path)
-    if not entry:
-        raise UserError(f"{path} must not be empty.", param=path)
-    return entry
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int  # a bool is an int to isinstance
 
 
 class _Completions:

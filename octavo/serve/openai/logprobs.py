@@ -13,9 +13,11 @@ class TokenNames:
         self._as_ids = as_ids
 
     def of(self, token: int, text: str) -> str:
+        """What to call a token of this id and text."""
         return f"token_id:{token}" if self._as_ids else text
 
     def name(self, entry: Logprob) -> str:
+        """What to call this entry."""
         return self.of(entry.id, entry.token)
 
 

@@ -13,6 +13,7 @@ from octavo.serve.calls import Backend, Call
 from octavo.serve.decode import Schema
 from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
+from octavo.serve.openai.prompts import split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
 from octavo.serve.openai.tools import check_tools
 from octavo.text.request import Prepared
@@ -20,7 +21,6 @@ from octavo.text.request import Prepared
 MAX_CHOICES = 1024
 IGNORED_HEADER = b"x-octavo-ignored"
 
-Prompt = str | list[int]
 B = TypeVar("B", bound=Sampled)
 
 _TOKEN_ID = re.compile(r"\d{1,10}")
@@ -61,6 +61,7 @@ class Ticket:
 async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     """Ticket and body of a generating request; fields without meaning are named in the answer's header."""
     backend = call.service.backend
+    call.service.limits.check_room()
     body, unknown = await call.read(schema)
     note_unknown(call, unknown)
     model = call.service.check_model(body.model)
@@ -94,10 +95,10 @@ def sampling(backend: Backend, body: Sampled, max_tokens: int | None) -> Samplin
     return backend.text.defaults.params(**given).checked()
 
 
-def prompt_sequences(
-    ticket: Ticket, body: CompletionRequest, prompts: list[Prompt], params: SamplingParams
-) -> list[Prepared]:
+def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingParams) -> list[Prepared]:
     """One Prepared a prompt. UserError names the prompt at fault."""
+    prompts = split_prompts(body.prompt)
+    check_choices(len(prompts), params.n)
     many = len(prompts) > 1
     return [
         ticket.backend.text.completion(

@@ -27,6 +27,8 @@ BadWord = Annotated[str, Meta(max_length=params.MAX_BAD_WORD_CHARS)]
 
 
 class StreamOptions(Struct, kw_only=True):
+    """Usage at the end of a stream, and on each chunk."""
+
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
@@ -110,11 +112,15 @@ class ContentPart(Struct, kw_only=True):
 
 
 class FunctionCall(Struct, kw_only=True, omit_defaults=True):
+    """What the model called; arguments as JSON text or as an object."""
+
     name: Name
     arguments: Text | dict[str, Any] = ""
 
 
 class ToolCall(Struct, kw_only=True):
+    """One call in an assistant's message."""
+
     function: FunctionCall
     id: Name | None = None
     type: Literal["function"] = "function"
@@ -187,5 +193,7 @@ class TokenizeRequest(Struct, kw_only=True):
 
 
 class DetokenizeRequest(Struct, kw_only=True):
+    """``/detokenize``."""
+
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_LIST)]
     model: Name | None = None

@@ -1,3 +1,8 @@
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import engine_fakes as fakes
 import pytest
 from engine_fakes import config, expected, request
@@ -73,6 +78,57 @@ def test_an_interrupt_leaves_nothing_behind(trouble):
     assert client.stats.running == client.stats.waiting == 0
     assert client.stats.kv_usage == 0
     assert collect(batch, [request("after", [1])])["after"] == expected(request("after", [1]))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_ctrl_c_waits_for_the_end_of_the_step(depth):
+    client, batch = runner(depth=depth)
+    executor = client.engine.core.executor
+    forward, finished = executor.forward, []
+
+    def signalled(plan):
+        if len(finished) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        forward(plan)
+        finished.append(plan.step)
+
+    executor.forward = signalled
+    with pytest.raises(KeyboardInterrupt):
+        collect(batch, [request(f"r{i}", [i], max_tokens=30) for i in range(5)])
+    assert len(finished) >= 3
+    assert not client.has_work
+    assert client.stats.kv_usage == 0
+    assert client.engine.core.failures == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert collect(batch, [request("after", [1])])["after"] == expected(request("after", [1]))
+
+
+def test_a_second_ctrl_c_is_obeyed_at_once():
+    client, batch = runner()
+    executor = client.engine.core.executor
+    forward, calls = executor.forward, []
+
+    def hung(plan):
+        calls.append(plan)
+        forward(plan)
+        if len(calls) == 2:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+
+    executor.forward = hung
+    with pytest.raises(KeyboardInterrupt):
+        collect(batch, [request("a", [1], max_tokens=30)])
+    assert len(calls) == 2
+    assert client.stats.running == 0
+    assert not client.has_work
+
+
+def test_elsewhere_than_in_the_main_thread_signals_are_left_alone():
+    _, batch = runner()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(collect, batch, [request("a", [1])]).result()
+    assert found["a"] == expected(request("a", [1]))
 
 
 def test_a_request_that_cannot_be_served_is_named_and_ends_the_batch():

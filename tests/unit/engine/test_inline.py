@@ -40,6 +40,7 @@ def test_same_tokens_whichever_thread(kind, depth):
         core.add(one)
     assert {name: result[:2] for name, result in run(core).items()} == {one.id: expected(one) for one in wanted}
     core.shutdown()
+    core.shutdown()
     assert worker.closed
     own = threading.current_thread().name
     assert (worker.threads == {own}) == (kind is DirectExecutor)

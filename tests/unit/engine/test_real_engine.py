@@ -96,3 +96,30 @@ def test_a_context_too_long_for_the_cache_is_fitted(folder):
     one = request("a", list(range(3, 50)), max_tokens=15, temperature=0.0)
     engine.core.add(one)
     assert len(run(engine.core)["a"][0]) <= 15
+
+
+def test_a_prefix_is_not_shared_over_the_edge_of_a_rotation(tmp_path):
+    """Longrope turns all of a long prompt by other angles: what a short prompt cached must not serve it."""
+    from octavo.models.registry import read_architecture
+    from octavo.testing.tiny import tiny as tiny_model
+
+    model = tiny_model("phi3-longrope")
+    folder = str(model.save(tmp_path / "model"))
+    edge = next(r.original_max_position for r in read_architecture(model.config).ropes() if r.kind == "longrope")
+    prompt = [3 + i * 7 % 90 for i in range(edge + 9)]
+    long = request("long", prompt, temperature=0.0, max_tokens=8)
+
+    def answer(*before):
+        core = assemble(
+            engine_config(model=folder, device="cpu", threads=1, num_gpu_blocks_override=60, block_size=4)
+        ).core
+        for one in (*before, long):
+            core.add(one)
+            results = run(core)
+        return results["long"][:2], core.stats.prefix_hits
+
+    alone, _ = answer()
+    short = request("short", prompt[: edge - 4], temperature=0.0, max_tokens=2)
+    again = request("again", prompt, temperature=0.0, max_tokens=2)
+    assert answer(short) == (alone, 0)
+    assert answer(again) == (alone, (len(prompt) - 1) // 4 * 4)

@@ -246,3 +246,15 @@ def test_granite_multipliers():
     )
     assert (arch.embedding_multiplier, arch.logits_divisor) == (12.0, 8.0)
     assert (arch.layers[0].attention.scale, arch.layers[0].residual_multiplier) == (0.015625, 0.22)
+
+
+def test_default_patterns_of_layers():
+    """Published files of these families may leave `layer_types` out."""
+    olmo = family("Olmo3ForCausalLM", sliding_window=32, rope_scaling={"rope_type": "linear", "factor": 2.0})
+    assert windows(olmo) == [32, 32, 32, None]
+    assert [layer.attention.rope.kind for layer in olmo.layers] == ["default"] * 3 + ["linear"]
+    assert {layer.attention.rope.theta for layer in olmo.layers} == {500_000.0}
+    gemma = family("Gemma2ForCausalLM", sliding_window=32, head_dim=8)
+    assert windows(gemma) == [32, None, 32, None]
+    assert (gemma.layers[0].attention.softcap, gemma.logits_softcap) == (50.0, 30.0)
+    assert family("Gemma2ForCausalLM", attn_logit_softcapping=None).layers[0].attention.softcap is None

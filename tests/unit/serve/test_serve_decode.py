@@ -6,7 +6,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from octavo.base.errors import UserError
-from octavo.serve.decode import MAX_DEPTH, Schema, check_depth
+from octavo.serve.decode import MAX_DEPTH, Schema, check_shape
 from octavo.serve.errors import failure
 
 
@@ -97,6 +97,9 @@ def test_too_many_fields() -> None:
         b"[" * 100_000 + b"]" * 100_000,
         b'{"need":"a","any":' + b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1) + b"}",
         b"[{" * 5000,
+        b'{"need":"a","any":[' + b"[]," * 500_000 + b"1]}",
+        b'{"need":"a","any":[' + b'"x",' * 500_000 + b"1]}",
+        b'{"need":"a","any":{' + b",".join(b'"%d":1' % index for index in range(200_000)) + b"}}",
     ],
 )
 def test_deep_nesting_is_refused_quickly(body: bytes) -> None:
@@ -106,9 +109,14 @@ def test_deep_nesting_is_refused_quickly(body: bytes) -> None:
 
 
 def test_flat_but_large_passes() -> None:
-    check_depth(b"[" + b"[],{}," * 100_000 + b"[]]")
+    check_shape(b"[" + b"[],{}," * 10_000 + b"[]]")
     text = msgspec.json.encode({"need": "[" * 1000 + '"\\' + "{" * 1000})
     assert SCHEMA.decode(text)[0].need.startswith("[")
+
+
+def test_quotes_in_text_are_not_counted_as_strings() -> None:
+    text = msgspec.json.encode({"need": '"' * 500_000, "any": [1] * 500_000})
+    assert len(SCHEMA.decode(text)[0].need) == 500_000
 
 
 def test_depth_at_the_limit_passes() -> None:

@@ -18,12 +18,12 @@ TOKENIZER = Tokenizer(BACKEND, eos_ids=[EOS])
 
 
 def outputs(tokens: list[int], cuts: list[int], finish: str, logprobs: bool = False) -> list[TokenOutput]:
-    """The engine's outputs: `tokens` in runs of the given lengths."""
-    runs, rest = [], list(tokens)
+    """The engine's outputs: `tokens` in runs of the given lengths, the last of them in the last run."""
+    runs, rest = [], tokens[:-1]
     for cut in cuts:
         runs.append(rest[:cut])
         rest = rest[cut:]
-    runs.append(rest)
+    runs.append([*rest, *tokens[-1:]])
     last = len(runs) - 1
     stop = tokens[-1] if finish == "stop" else None
     return [
@@ -54,7 +54,7 @@ def totals(collector: Collector, deltas: list[TextDelta]) -> tuple[Any, ...]:
 
 
 tokens_of = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), min_size=1, max_size=30) | st.sampled_from(CORPUS).map(
-    lambda text: TOKENIZER.encode(text)
+    TOKENIZER.encode
 )
 
 

@@ -5,8 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tokenizer import sentencepiece_metadata
-from text_kit import CORPUS, train_backend
+from text_kit import CORPUS, sentencepiece_metadata, train_backend
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 

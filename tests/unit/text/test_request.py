@@ -137,9 +137,9 @@ def test_the_envelope_is_bounded() -> None:
 
 
 def test_context_errors_give_the_numbers() -> None:
-    with pytest.raises(UserError, match="64 tokens.*requested 70 tokens.*60 in the prompt, 10 in the completion"):
+    with pytest.raises(UserError, match=r"64 tokens.*requested 70 tokens.*60 in the prompt, 10 in the completion"):
         complete([1] * 60, SamplingParams(max_tokens=10))
-    with pytest.raises(UserError, match="64 tokens.*has 64 input tokens"):
+    with pytest.raises(UserError, match=r"64 tokens.*has 64 input tokens"):
         complete([1] * 64)
 
 

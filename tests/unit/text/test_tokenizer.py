@@ -1,15 +1,15 @@
 """Tokenizers from folders and from GGUF metadata."""
 
-import io
 import json
 import random
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sentencepiece
-from text_kit import CORPUS, SPECIAL, TEXTS, gguf_metadata, train_backend, write_folder
+from text_kit import CORPUS, SPECIAL, TEXTS, gguf_metadata, sentencepiece_metadata, train_backend, write_folder
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 from transformers import AutoTokenizer
@@ -90,48 +90,6 @@ def test_lone_surrogates_are_replaced(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a\ufffdb"
 
 
-def sentencepiece_metadata(
-    *, prefix: bool, size: int = 400
-) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, Any]]:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=size,
-        byte_fallback=True,
-        character_coverage=0.98,
-        add_dummy_prefix=prefix,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        user_defined_symbols=["<mark>"],
-        minloglevel=2,
-    )
-    spm = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    kinds = [
-        2
-        if spm.is_unknown(i)
-        else 3
-        if spm.is_control(i)
-        else 6
-        if spm.is_byte(i)
-        else 4
-        if spm.id_to_piece(i) == "<mark>"
-        else 1
-        for i in range(spm.vocab_size())
-    ]
-    return spm, {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": [spm.id_to_piece(i) for i in range(spm.vocab_size())],
-        "tokenizer.ggml.scores": [spm.get_score(i) for i in range(spm.vocab_size())],
-        "tokenizer.ggml.token_type": kinds,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.add_space_prefix": prefix,
-    }
-
-
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_scores_give_sentencepiece_tokens(prefix: bool) -> None:
     spm, metadata = sentencepiece_metadata(prefix=prefix)
@@ -153,6 +111,26 @@ def test_sentencepiece_flags() -> None:
     )
     assert ids[0] != 1
     assert ids[-1] == 2
+
+
+def test_phi3_control_tokens_take_in_white_space() -> None:
+    _, metadata = sentencepiece_metadata(prefix=True)
+    metadata["tokenizer.ggml.tokens"][3:5] = ["<|user|>", "<|end|>"]
+    metadata["tokenizer.ggml.token_type"][3:5] = [3, 3]
+    phi = from_gguf({**metadata, "general.architecture": "phi3"})
+    assert phi.encode("<|user|>\nfox<|end|>\n") == phi.encode("<|user|>fox<|end|>")
+    plain = from_gguf(metadata)
+    assert plain.encode("<|user|>\nfox") != plain.encode("<|user|>fox")
+
+
+def test_starts_without_heavy_packages() -> None:
+    code = (
+        "import sys, pkgutil, importlib, octavo.text as text\n"
+        "for module in pkgutil.walk_packages(text.__path__, 'octavo.text.'): importlib.import_module(module.name)\n"
+        "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_pre_tokenizer_compiles_and_loses_nothing(backend: Backend) -> None:

@@ -1,8 +1,11 @@
 """Small tokenizers, trained in a moment on a few lines of many scripts."""
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
@@ -83,4 +86,46 @@ def gguf_metadata(backend: Backend) -> dict[str, object]:
         "tokenizer.ggml.eos_token_id": vocab["<|endoftext|>"],
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": CHATML,
+    }
+
+
+def sentencepiece_metadata(
+    *, prefix: bool, size: int = 400
+) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, Any]]:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=size,
+        byte_fallback=True,
+        character_coverage=0.98,
+        add_dummy_prefix=prefix,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        user_defined_symbols=["<mark>"],
+        minloglevel=2,
+    )
+    spm = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    kinds = [
+        2
+        if spm.is_unknown(i)
+        else 3
+        if spm.is_control(i)
+        else 6
+        if spm.is_byte(i)
+        else 4
+        if spm.id_to_piece(i) == "<mark>"
+        else 1
+        for i in range(spm.vocab_size())
+    ]
+    return spm, {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [spm.id_to_piece(i) for i in range(spm.vocab_size())],
+        "tokenizer.ggml.scores": [spm.get_score(i) for i in range(spm.vocab_size())],
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": prefix,
     }

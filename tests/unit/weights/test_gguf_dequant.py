@@ -6,7 +6,7 @@ import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from octavo.weights.gguf_dequant import SLAB_VALUES, dequantise
+from octavo.weights.gguf_dequant import HOST_SLAB, dequantise
 from octavo.weights.gguf_types import BLOCK_TYPES
 
 HALVES = {  # byte positions of fp16 numbers, which must be finite for a comparison to mean something
@@ -39,11 +39,13 @@ def test_same_bits_as_the_reference(qtype: int) -> None:
 
 
 def test_more_than_one_slab_and_a_narrower_dtype() -> None:
-    blocks = SLAB_VALUES // 32 + 7
+    threads = torch.get_num_threads()
+    blocks = 3 * HOST_SLAB // 32 + 7
     raw = random_rows(8, rows=1, blocks=blocks)
     expected = torch.from_numpy(dequantize(raw, GGMLQuantizationType.Q8_0))
     assert torch.equal(dequantise(torch.from_numpy(raw), 8, torch.float32), expected)
     assert torch.equal(dequantise(torch.from_numpy(raw), 8, torch.bfloat16), expected.bfloat16())
+    assert torch.get_num_threads() == threads
 
 
 def test_block_sizes_agree_with_the_library() -> None:

@@ -86,7 +86,7 @@ def test_flipped_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
     path = tmp_path / "flipped.gguf"
     rng = random.Random(0)
     survivors = 0
-    for trial in range(3000):
+    for trial in range(1200):
         broken = bytearray(data)
         for _ in range(1 if trial % 2 else rng.randint(2, 8)):
             broken[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
@@ -98,7 +98,7 @@ def test_flipped_bytes_never_escape_as_another_error(tmp_path: Path) -> None:
         survivors += 1
         for tensor in file.tensors.values():
             assert 0 <= tensor.offset <= tensor.offset + tensor.nbytes <= len(data)
-    assert survivors < 3000
+    assert survivors < 1200
 
 
 HUGE = (1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)

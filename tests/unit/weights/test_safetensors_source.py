@@ -163,7 +163,7 @@ def test_every_truncation_and_many_flips(tmp_path: Path) -> None:
         refused(tmp_path / "cut.safetensors", data[:length])
     rng = random.Random(0)
     path = tmp_path / "flip.safetensors"
-    for _ in range(1500):
+    for _ in range(600):
         broken = bytearray(data)
         broken[rng.randrange(len(data))] = rng.randrange(256)
         path.write_bytes(broken)

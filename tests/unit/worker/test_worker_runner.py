@@ -263,3 +263,25 @@ def test_padding_rows_change_nothing_but_block_zero():
     assert meta.block_table[1:].abs().sum() == 0
     assert torch.equal(before, runner._kv[0][1:])
     assert batch.sample_rows.tolist() == [0]
+
+
+def test_a_reused_row_reports_only_what_its_new_request_asks():
+    runner = make_runner(ToyModel(), kv=layout(num_blocks=128))
+    driver = Driver(runner)
+    asks = greedy(logprobs=3, prompt_logprobs=2, allowed_token_ids=(1, 2, 3))
+    out = driver.launch([driver.added(0, [1, 2, 3], sampling=asks)], [0], [3], [0], [0]).result()
+    assert out.logprobs
+    assert out.prompt_logprobs
+    masks = runner._sampler._rules[0]._masks
+    assert list(masks) == [0]
+    out = driver.launch([driver.added(0, [4, 5])], [0], [2], [0], [0], dropped=[0]).result()
+    assert (out.logprobs, out.prompt_logprobs, masks) == ({}, {}, {})
+    assert out.tokens == [naive_greedy(ToyModel(), [4, 5], 1)]
+
+
+def test_a_dropped_row_frees_its_mask():
+    runner = make_runner(ToyModel(), kv=layout(num_blocks=128))
+    driver = Driver(runner)
+    driver.launch([driver.added(0, [1], sampling=greedy(allowed_token_ids=(1,)))], [0], [1], [0], [0]).result()
+    assert driver.launch(dropped=[0, 0, 5]).result().tokens == []
+    assert runner._sampler._rules[0]._masks == {}

@@ -78,8 +78,8 @@ def _until(p, order, mass):
 class Bench:
     """A table and a sampler without a model: rows with the given tokens, about to draw from the given logits."""
 
-    def __init__(self, vocab_size, max_rows):
-        platform = CpuPlatform()
+    def __init__(self, vocab_size, max_rows, platform=None):
+        platform = platform or CpuPlatform()
         kv = layout(num_blocks=2)
         self.vocab_size = vocab_size
         self.stager = Stager(platform, 8, 64)
@@ -99,8 +99,9 @@ class Bench:
         self.sampler.apply(plan)
         batch = self.builder.build(plan)
         work = torch.tensor(np.asarray(logits), dtype=torch.float32).expand(len(rows), -1).clone()
+        work = work.to(self.table.tokens.device)
         drawn = self.sampler.sample(work, self.sampler.prepare(batch))
-        return drawn.tokens.numpy(), work.numpy()
+        return drawn.tokens.cpu().numpy(), work.cpu().numpy()
 
 
 def chi_square_fits(counts, probabilities, limit=3.7):
