@@ -18,7 +18,6 @@ def run(command, **options):
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.timeout(600)
 def test_sanitizers_find_nothing(tmp_path):
