@@ -28,6 +28,7 @@ from octavo.text.collect import Collector
 from octavo.text.load import load_text
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.request import Limits, Prepared, TextProcessor
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -100,6 +101,9 @@ class LLM:
         self.config = config
         self._client = client
         self._text = text
+        vocabulary = vocabulary_of(text.tokenizer)
+        if vocabulary is not None:
+            client.provide(vocabulary)
         self._batch = BatchRunner(client, config.scheduler)
         self._name = secrets.token_hex(4)
         self._ids = itertools.count()

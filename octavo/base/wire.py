@@ -40,6 +40,7 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     cache_salt: str = ""
     arrival_s: float = 0.0  # wall clock
     max_wait_s: float = 0.0  # a request that has not started after so many seconds is refused; 0: it may wait
+    riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
 
 
 class Abort(Struct, frozen=True, array_like=True, tag="abort"):
@@ -54,11 +55,19 @@ class Control(Struct, frozen=True, array_like=True, tag="control"):
     args: dict[str, str | int | float | bool | None] = {}
 
 
+class Vocabulary(Struct, frozen=True, array_like=True, tag="vocabulary"):
+    """What the tokens stand for, for features of the engine that must know. Sent once, after Ready."""
+
+    tokens: list[bytes]  # by id; empty where an id has no text
+    special: list[int]  # ids that carry structure and no text of their own; their entry in `tokens` is their name
+    ends: list[int]  # end of sequence
+
+
 class Shutdown(Struct, frozen=True, array_like=True, tag="shutdown"):
     pass
 
 
-EngineInput = EngineRequest | Abort | Control | Shutdown
+EngineInput = EngineRequest | Abort | Control | Vocabulary | Shutdown
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):

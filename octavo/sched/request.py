@@ -55,7 +55,9 @@ class Request:
         "sampling",
         "scored",
         "state",
+        "stepwise",
         "tokens",
+        "torn",
     )
 
     def __init__(self, wire: EngineRequest, order: Order, holding: Holding, max_model_len: int) -> None:
@@ -75,6 +77,8 @@ class Request:
         self.min_known = self.num_prompt + sampling.min_tokens
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it
         self.scored = 0  # prompt positions whose log-probabilities were handed out
+        self.stepwise = False  # each token must be known before the next is planned
+        self.torn = False  # the device's line of tokens is not ours any more: lay it in anew
         self.arrived_s = 0.0  # monotonic
         self.max_wait_s = wire.max_wait_s  # 0: no bound
         self.queued_s = 0.0  # from arrival to the first start
@@ -99,6 +103,9 @@ class Request:
 
     def set_horizon(self) -> None:
         """After the holding has changed."""
+        if self.stepwise:
+            self.horizon = 0
+            return
         capacity = self.holding.capacity
         self.horizon = capacity + 1 if capacity < self.limit else self.limit
 

@@ -30,6 +30,8 @@ async def launch(config: OctavoConfig) -> Backend:
         raise
     try:
         side = await text
+        if side.vocabulary is not None:
+            engine.provide(side.vocabulary)
     except BaseException:
         await engine.close()
         raise

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from octavo.base.config import ModelConfig
+from octavo.base.wire import Vocabulary
 from octavo.text.chat import ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
 from octavo.text.request import Limits, TextProcessor
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, TokenizerSource, load_tokenizer
 
 
@@ -17,6 +19,7 @@ class TextSide:
     template: ChatTemplate | None
     defaults: Defaults
     seed: int
+    vocabulary: Vocabulary | None  # for features of the engine that must know; None: it cannot be told
 
     def processor(self, limits: Limits) -> TextProcessor:
         """The front door, for an engine with these limits."""
@@ -29,4 +32,4 @@ def load_text(files: TokenizerSource, config: ModelConfig) -> TextSide:
     template = load_chat(tokenizer.templates, tokenizer.special_texts, tokenizer.special)
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
     _ = tokenizer.longest_token  # worked out now and not in the first request
-    return TextSide(tokenizer, template, defaults, config.seed)
+    return TextSide(tokenizer, template, defaults, config.seed, vocabulary_of(tokenizer))

@@ -13,13 +13,16 @@ from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
-from octavo.base.wire import EngineRequest
+from octavo.base.wire import EngineRequest, Sampling
+from octavo.grammar.forms import check_shape
+from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec
 from octavo.text.chat import NO_TEMPLATE, ChatTemplate
 from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults
 from octavo.text.fanout import mix, sibling_id, sibling_seed
 from octavo.text.sampling import check_ids, resolve_sampling
 from octavo.text.special import Bounds, Crowded, Rendered
+from octavo.text.structured import spec_of
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
@@ -74,8 +77,10 @@ class TextProcessor:
         echo: bool = False,
         add_special: bool = True,
         param: str = "prompt",
+        grammar: GrammarSpec | None = None,
     ) -> Prepared:
-        """A prompt as text or as token ids. `param` names the prompt's field in errors. Raises UserError."""
+        """A prompt as text or as token ids. `param` names the prompt's field in errors. `grammar` goes before the
+        params' structured_outputs. Raises UserError."""
         params = params.checked()
         if isinstance(prompt, str):
             tokens = self.tokenize(prompt, add_special=add_special, bounded=params.truncate_prompt_tokens is None)
@@ -83,7 +88,7 @@ class TextProcessor:
         else:
             tokens, text = self._given_tokens(prompt, params, param), None
         tokens = self._truncated(tokens, params)
-        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, param)
+        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, param, grammar)
 
     def chat(
         self,
@@ -98,8 +103,10 @@ class TextProcessor:
         priority: int = 0,
         cache_salt: str = "",
         echo: bool = False,
+        grammar: GrammarSpec | None = None,
     ) -> Prepared:
-        """A chat, rendered by the model's template. Raises UserError."""
+        """A chat, rendered by the model's template. `grammar` goes before the params' structured_outputs. Raises
+        UserError."""
         params = params.checked()
         rendered = self.render(
             messages,
@@ -112,7 +119,7 @@ class TextProcessor:
         tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
         tokens = self._truncated(tokens, params)
         text = str(rendered) if echo and params.truncate_prompt_tokens is None else None
-        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages")
+        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages", grammar)
 
     def render(
         self,
@@ -209,6 +216,7 @@ class TextProcessor:
         cache_salt: str,
         echo: bool,
         param: str,
+        grammar: GrammarSpec | None,
     ) -> Prepared:
         _check_envelope(request_id, priority, cache_salt)
         if not tokens:
@@ -226,13 +234,18 @@ class TextProcessor:
             room = min(room, self.defaults.max_tokens)
         base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
         first = resolve_sampling(wanted, self.tokenizer, vocab_size=self._vocab_size, room=room, seed=0)
+        if grammar is None and params.structured_outputs is not None and params.structured_outputs.given:
+            grammar = spec_of(params.structured_outputs)
+        riders: dict[str, bytes] = {}
+        if grammar is not None and not prompt_only:
+            first, riders = self._constrained(first, grammar)
         arrival = time.time()
         requests, collectors = [], []
         for index in range(params.n):
             name = sibling_id(request_id, index, params.n)
             sampling = replace(first, seed=sibling_seed(base, index))
             requests.append(
-                EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, self.limits.max_wait_s)
+                EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, self.limits.max_wait_s, riders)
             )
             collectors.append(
                 Collector(
@@ -247,6 +260,13 @@ class TextProcessor:
                 )
             )
         return Prepared(requests, collectors, tokens)
+
+    def _constrained(self, sampling: Sampling, grammar: GrammarSpec) -> tuple[Sampling, dict[str, bytes]]:
+        """A constraint says itself when the output may end: it takes over `min_tokens`, and ends stay ends."""
+        ends = tuple(token for token in self.tokenizer.eos_ids if token < self._vocab_size)
+        check_shape(grammar)
+        spec = replace(grammar, min_tokens=max(grammar.min_tokens, sampling.min_tokens))
+        return replace(sampling, min_tokens=0, eos_token_ids=ends), {RIDER: encode_spec(spec)}
 
     def _room(self, prompt: int, params: SamplingParams, param: str) -> int:
         """Tokens that fit after the prompt. Raises UserError if none does, or fewer than the caller wants."""

@@ -15,12 +15,13 @@ from octavo.worker.head.generate import GenerateHead, Model
 from octavo.worker.launch import EagerLauncher, Launcher
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
+from octavo.worker.sample.bitmask import BitMask
 from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
-SENDS_A_STEP = 4  # table, batch, sampler, prompt positions
+SENDS_A_STEP = 5  # table, batch, sampler, masks, prompt positions
 
 
 def build_runner(
@@ -68,7 +69,7 @@ def build_runner(
         table=table,
         launcher=launcher,
         head=head,
-        sampler=Sampler(ops, table, stager, rules),
+        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),
     )
 

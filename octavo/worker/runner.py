@@ -54,15 +54,15 @@ class Runner:
         except Exception as error:
             self._launched = failure(plan.step, error)
 
-    def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:  # noqa: ARG002
-        """Enqueue the sampling of the step last given to `forward`. `riders` are for steps that add to this one."""
+    def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:
+        """Enqueue the sampling of the step last given to `forward`. `riders`: what the rules of their names read."""
         launched, self._launched = self._launched, None
         if launched is None:
             raise EngineError("sample without a step")
         if isinstance(launched, EngineError):
             return FailedPending(launched)
         try:
-            return self._sample(launched)
+            return self._sample(launched, riders)
         except Exception as error:
             return FailedPending(failure(launched.plan.step, error))
 
@@ -78,18 +78,18 @@ class Runner:
         return self._launcher.launch(plan, whole=self._prompt_logprobs.asked(plan.rows))
 
     @torch.inference_mode()
-    def _sample(self, launched: Launched) -> StepPending:
+    def _sample(self, launched: Launched, riders: dict[str, Any]) -> StepPending:
         batch = launched.batch
         spans = self._prompt_logprobs.prepare(batch)
         prompt = None if spans is None else self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         prepared: Prepared | None = None
         drawn: Drawn | None = None
         if batch.host_sample_rows.size:
-            if self._sampler.plain(batch.host_sample_rows):
+            if not riders and self._sampler.plain(batch.host_sample_rows):
                 drawn = Drawn(launched.greedy(), None)
             else:
                 prepared = self._sampler.prepare(batch)
-                drawn = self._draw(launched, prepared)
+                drawn = self._draw(launched, prepared, riders)
         outputs = Outputs(
             tokens=self._out(drawn.tokens if drawn else None),
             spoiled=self._table.spoiled[batch.host_sample_rows],
@@ -101,8 +101,8 @@ class Runner:
         )
         return StepPending(launched.plan.step, self._platform.event(), outputs)
 
-    def _draw(self, launched: Launched, prepared: Prepared) -> Drawn:
-        drawn = self._sampler.sample(self._head(launched.chosen), prepared)
+    def _draw(self, launched: Launched, prepared: Prepared, riders: dict[str, Any]) -> Drawn:
+        drawn = self._sampler.sample(self._head(launched.chosen), prepared, riders)
         batch = launched.batch
         self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens.clamp(min=0))
         return drawn

@@ -16,6 +16,7 @@ from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
 from octavo.serve.openai.prompts import split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
+from octavo.serve.openai.structured import grammar_of
 from octavo.serve.openai.tools import check_tools
 from octavo.text.request import Prepared
 
@@ -104,6 +105,7 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
     prompts = split_prompts(body.prompt)
     check_choices(len(prompts), params.n)
     many = len(prompts) > 1
+    grammar = grammar_of(body)
     return [
         ticket.backend.text.completion(
             prompt,
@@ -114,6 +116,7 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
             echo=bool(body.echo),
             add_special=body.add_special_tokens is not False,
             param=f"prompt[{index}]" if many else "prompt",
+            grammar=grammar,
         )
         for index, prompt in enumerate(prompts)
     ]
@@ -130,6 +133,7 @@ def chat_sequences(
         request_id=ticket.id,
         priority=ticket.priority,
         cache_salt=ticket.cache_salt,
+        grammar=grammar_of(body),
         **arguments,
     )
     return [prepared]
