@@ -107,6 +107,8 @@ class Dialect(Protocol):
 
     marks: tuple[str, ...]
     """Strings of the format; those that are special tokens must be shown to the parser."""
+    triggers: tuple[str, ...]
+    """Texts that begin calls: behind one of them `tail` of the grammar holds. None: bare text can begin a call."""
 
     def recognise(self, template: str, specials: Collection[str]) -> int:
         """How surely a model with this chat template and these special tokens speaks the dialect; 0: not at all."""
@@ -117,5 +119,8 @@ class Dialect(Protocol):
         ...
 
     def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
-        """Lark text of all messages that do as `choice` says; `mark` writes a mark as a terminal."""
+        """Lark rules: `message`, all messages that do as `choice` says, and `tail`, what follows a trigger.
+
+        `mark` writes a mark as a terminal: its token where the vocabulary has one, else its characters.
+        """
         ...

@@ -13,16 +13,28 @@ MAX_DEPTH = 128
 MAX_SCALAR = 4096
 
 _WS = r"[ \t\r\n]*+"
-_STRING = r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"'
+_SAID = r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
+_STRING = rf'"{_SAID}*+"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
-_SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null|\[{_WS}\]|\{{{_WS}\}})"
-# Runs of whole members at once: what makes text that comes in large pieces quick to read.
-_ITEMS = re.compile(rf"(?:{_WS}{_SCALAR}{_WS},)++")
-_MEMBERS = re.compile(rf"(?:{_WS}{_STRING}{_WS}:{_WS}{_SCALAR}{_WS},)++")
+
+
+def _flat(levels: int) -> str:
+    """A pattern of whole values that nest at most so deep."""
+    inner = _flat(levels - 1) if levels else "(?!)"
+    items = rf"\[{_WS}(?:{inner}{_WS}(?:,{_WS}{inner}{_WS})*+)?+\]"
+    member = rf"{_STRING}{_WS}:{_WS}{inner}{_WS}"
+    members = rf"\{{{_WS}(?:{member}(?:,{_WS}{member})*+)?+\}}"
+    return rf"(?:{_STRING}|{_NUMBER}|true|false|null|{items}|{members})"
+
+
+# Runs of whole members at once: what makes text that comes in large pieces quick to read. A value that such a run
+# has failed at is looked at again once a level, of which there are two.
+_ITEMS = re.compile(rf"(?:{_WS}{_flat(2)}{_WS},)++")
+_MEMBERS = re.compile(rf"(?:{_WS}{_STRING}{_WS}:{_WS}{_flat(2)}{_WS},)++")
 _WHOLE_STRING = re.compile(_STRING)
 _WHOLE_SCALAR = re.compile(rf"{_NUMBER}|true|false|null")
 _SPACE = re.compile(_WS)
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]++')
+_PLAIN = re.compile(rf"{_SAID}++")
 _WORD = re.compile(r"[-+.0-9a-zA-Z]++")
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 
@@ -117,15 +129,14 @@ def string(source: Source, sink: Sink) -> Steps[bool]:
         if char == '"':
             sink(source.take(source.at + 1))
             return True
-        if char == "\\":
+        said = _PLAIN.match(source.text, source.at)
+        if said:
+            sink(source.take(said.end()))
+        elif char == "\\":
             yield from _escape(source, sink)
-        elif char < " ":
+        else:
             source.take(source.at + 1)
             sink(f"\\u{ord(char):04x}" if char not in _SHORT else _SHORT[char])
-        else:
-            found = _PLAIN.match(source.text, source.at)
-            assert found is not None
-            sink(source.take(found.end()))
 
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}

@@ -21,6 +21,7 @@ class DeepSeekV3:
     """The dialect."""
 
     marks: tuple[str, ...] = (BEGIN, END, CALL, CALL_END, SEPARATOR)
+    triggers: tuple[str, ...] = (BEGIN,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its marks and the fence."""

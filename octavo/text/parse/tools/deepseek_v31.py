@@ -18,6 +18,7 @@ class DeepSeekV31:
     """The dialect."""
 
     marks: tuple[str, ...] = (BEGIN, END, CALL, CALL_END, SEPARATOR)
+    triggers: tuple[str, ...] = (BEGIN,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its marks without the fence of its elder."""

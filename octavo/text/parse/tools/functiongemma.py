@@ -26,6 +26,7 @@ class FunctionGemma:
 
     def __init__(self) -> None:
         self.marks: tuple[str, ...] = (self.opening, self.closing, self.delimiter)
+        self.triggers: tuple[str, ...] = (self.opening,)
         self._reader = GemmaReader(self.delimiter)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:

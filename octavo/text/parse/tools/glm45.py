@@ -27,6 +27,7 @@ class Glm45:
     """The dialect."""
 
     marks: tuple[str, ...] = (OPEN, CLOSE, _KEY, _KEY_END, _VALUE, _VALUE_END)
+    triggers: tuple[str, ...] = (OPEN,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its argument marks."""

@@ -13,6 +13,7 @@ class Granite(ListDialect):
     closings = ("</tool_call>",)
     single = True
     marks: tuple[str, ...] = ("<|tool_call|>", "<tool_call>", "</tool_call>")
+    triggers: tuple[str, ...] = ("<|tool_call|>",)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its roles and its mark."""

@@ -29,7 +29,7 @@ class Harmony:
     """The dialect."""
 
     marks: tuple[str, ...] = (START, CHANNEL, MESSAGE, CONSTRAIN, END, RETURN, CALL)
-    trigger = RECIPIENT
+    triggers: tuple[str, ...] = (RECIPIENT,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:
         """Its channels."""

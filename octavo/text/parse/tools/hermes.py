@@ -16,6 +16,7 @@ class Hermes:
     """The dialect."""
 
     marks: tuple[str, ...] = (OPEN, CLOSE)
+    triggers: tuple[str, ...] = (OPEN,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its mark, and no sign of another dialect that shares it."""

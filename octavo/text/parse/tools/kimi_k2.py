@@ -20,6 +20,7 @@ class KimiK2:
     """The dialect."""
 
     marks: tuple[str, ...] = (BEGIN, END, CALL, CALL_END, ARGUMENTS)
+    triggers: tuple[str, ...] = (BEGIN,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:
         """Its marks."""

@@ -20,6 +20,7 @@ class Llama3Json:
     """The dialect."""
 
     marks: tuple[str, ...] = (TAG,)
+    triggers: tuple[str, ...] = ()
 
     def recognise(self, template: str, specials: Collection[str]) -> int:
         """Its tag, or its headers with JSON named in the instructions."""

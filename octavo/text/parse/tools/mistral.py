@@ -22,6 +22,7 @@ class Mistral:
     """The dialect."""
 
     marks: tuple[str, ...] = (CALLS, ARGS, CALL_ID)
+    triggers: tuple[str, ...] = (CALLS,)
 
     @staticmethod
     def new_id() -> str:

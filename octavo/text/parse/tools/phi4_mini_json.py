@@ -12,6 +12,7 @@ class Phi4Mini(ListDialect):
     openings = ("functools", "<|tool_call|>")
     closings = ("<|/tool_call|>",)
     marks: tuple[str, ...] = ("<|tool_call|>", "<|/tool_call|>")
+    triggers: tuple[str, ...] = ("functools", "<|tool_call|>")
 
     def recognise(self, template: str, specials: Collection[str]) -> int:
         """Its closing mark, or the word."""
@@ -21,5 +22,5 @@ class Phi4Mini(ListDialect):
         """The form that the vocabulary has marks for."""
         own = mark("<|tool_call|>")
         if own.startswith("<["):
-            return self.rules(tools, choice, own, mark("<|/tool_call|>"))
+            return self.rules(tools, choice, own, f"({mark('<|/tool_call|>')})?")
         return self.rules(tools, choice, '"functools"')

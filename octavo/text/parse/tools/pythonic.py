@@ -23,6 +23,7 @@ class Pythonic:
     """The dialect."""
 
     marks: tuple[str, ...] = (START, END)
+    triggers: tuple[str, ...] = ()
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its form, as templates show it to the model."""

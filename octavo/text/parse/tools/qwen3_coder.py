@@ -27,6 +27,7 @@ class Qwen3Coder:
     """The dialect."""
 
     marks: tuple[str, ...] = (OPEN, CLOSE)
+    triggers: tuple[str, ...] = (OPEN,)
 
     def recognise(self, template: str, specials: Collection[str]) -> int:  # noqa: ARG002
         """Its function mark."""
