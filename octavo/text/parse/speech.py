@@ -10,7 +10,7 @@ from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, ToolSchemas
 from octavo.text.parse.constrain import budget_grammar, calls_grammar
-from octavo.text.parse.lark import quoted
+from octavo.text.parse.lark import Terms
 from octavo.text.parse.message import Speaker
 from octavo.text.parse.out import call_id
 from octavo.text.parse.parser import Parser, Reader, State, message_reader
@@ -68,6 +68,7 @@ class Speech:
         self, tokenizer: Tokenizer, template: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
     ) -> None:
         self._ids = {entry.content: token for token, entry in tokenizer.backend.get_added_tokens_decoder().items()}
+        self._terms = Terms(self._ids, tokenizer.eos_ids)
         self.tool_name = _chosen(TOOL_PARSERS, tool_parser, template, self._ids)
         self.reasoning_name = _chosen(REASONING_PARSERS, reasoning_parser, template, self._ids)
         self._calls: Any = None if self.tool_name is None else tool_dialect(self.tool_name)
@@ -125,15 +126,10 @@ class Speech:
                 code="unsupported_parameter",
             )
         if choice is not None and (choice.mode == "required" or choice.strict):
-            return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._mark)
+            return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._terms)
         if budget is not None and thoughts is not None:
-            return budget_grammar(thoughts, opened, budget, self._mark)
+            return budget_grammar(thoughts, opened, budget, self._terms)
         return None
-
-    def _mark(self, text: str) -> str:
-        """A mark as a terminal of a grammar: its token where it is one."""
-        token = self._ids.get(text)
-        return f"<[{token}]>" if token is not None else quoted(text)
 
 
 def _chosen(registry: Any, name: str, template: str, specials: Mapping[str, int]) -> str | None:
