@@ -115,7 +115,9 @@ def test_required_calls_are_read_back(name: str, special: bool) -> None:
     if name == "openai" and not special:
         pytest.skip("a vocabulary without its marks cannot speak it")
     several = 0
-    for seed in range(12):
+    for seed in range(60):
+        if seed >= 12 and (several or name == "openai"):
+            break
         spec = spec_of(name, special, Choice("required", ("find", "now")))
         text = walk(name, special, spec, seed)
         said = read(name, text)
