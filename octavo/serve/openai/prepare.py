@@ -15,6 +15,7 @@ from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
 from octavo.serve.openai.prompts import split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
+from octavo.serve.openai.structured import grammar_of
 from octavo.serve.openai.tools import check_tools, choice_of
 from octavo.text.parse.speech import Wish
 from octavo.text.request import Prepared
@@ -102,6 +103,7 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
     prompts = split_prompts(body.prompt)
     check_choices(len(prompts), params.n)
     many = len(prompts) > 1
+    grammar = grammar_of(body)
     return [
         ticket.backend.text.completion(
             prompt,
@@ -112,6 +114,7 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
             echo=bool(body.echo),
             add_special=body.add_special_tokens is not False,
             param=f"prompt[{index}]" if many else "prompt",
+            grammar=grammar,
         )
         for index, prompt in enumerate(prompts)
     ]
@@ -130,6 +133,7 @@ def chat_sequences(ticket: Ticket, body: ChatRequest, params: SamplingParams) ->
         priority=ticket.priority,
         cache_salt=ticket.cache_salt,
         wish=wish,
+        grammar=grammar_of(body),
         **arguments,
     )
     return [prepared]

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, ToolSchemas
-from octavo.text.parse.constrain import budget_grammar, calls_grammar
+from octavo.text.parse.constrain import answer_in_channel, answer_or_calls, budget_grammar, calls_grammar
 from octavo.text.parse.lark import Terms
 from octavo.text.parse.message import Speaker
 from octavo.text.parse.out import call_id
@@ -78,8 +79,11 @@ class Speech:
         self._shown = frozenset(self._ids[mark] for mark in marks if mark in self._ids)
         log.info("tool calls: %s; reasoning: %s", self.tool_name or "none", self.reasoning_name or "none")
 
-    def voice(self, prompt: str, wish: Wish) -> Voice | None:
-        """How to read what continues `prompt`; None if it is all plain text. Raises UserError."""
+    def voice(self, prompt: str, wish: Wish, answer: GrammarSpec | None = None) -> Voice | None:
+        """How to read what continues `prompt`; None if it is all plain text.
+
+        `answer`: what the text for the user must look like. Raises UserError.
+        """
         choice = wish.choice
         if choice is not None and self._calls is None:
             if choice.mode == "required":
@@ -87,7 +91,7 @@ class Speech:
             choice = None
         schemas = ToolSchemas(wish.tools)
         opened = self._opens(prompt)
-        spec = self._spec(schemas, choice, opened, wish.thinking_budget)
+        spec = self._spec(schemas, choice, opened, wish.thinking_budget, answer)
         if choice is None and self._thoughts is None and self._whole is None:
             return None
         return Voice(
@@ -116,7 +120,7 @@ class Speech:
         return message_reader(thoughts, self._calls if choice is not None else None, schemas)
 
     def _spec(
-        self, schemas: ToolSchemas, choice: Choice | None, opened: bool, budget: int | None
+        self, schemas: ToolSchemas, choice: Choice | None, opened: bool, budget: int | None, answer: GrammarSpec | None
     ) -> GrammarSpec | None:
         thoughts = self._thoughts if hasattr(self._thoughts, "closings") else None
         if budget is not None and thoughts is None:
@@ -125,11 +129,23 @@ class Speech:
                 param="thinking_token_budget",
                 code="unsupported_parameter",
             )
+        if answer is not None and budget is not None:
+            raise UserError(
+                f"thinking_token_budget does not go with {answer.param}.",
+                param="thinking_token_budget",
+                code="unsupported_value",
+            )
+        if choice is not None and choice.mode == "auto" and answer is not None:
+            return answer_or_calls(self._calls, schemas, choice, answer, thoughts, opened, self._terms)
         if choice is not None and (choice.mode == "required" or choice.strict):
             return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._terms)
         if budget is not None and thoughts is not None:
             return budget_grammar(thoughts, opened, budget, self._terms)
-        return None
+        if answer is not None and self._whole is not None:
+            return answer_in_channel(self._whole, answer, self._terms)
+        if answer is not None and opened and not answer.after and thoughts is not None:
+            return replace(answer, after=thoughts.closings)
+        return answer
 
 
 def _chosen(registry: Any, name: str, template: str, specials: Mapping[str, int]) -> str | None:

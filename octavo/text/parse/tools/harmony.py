@@ -107,5 +107,13 @@ class Harmony:
         first = f'thoughts {terms.mark(CHANNEL)} "commentary{RECIPIENT}"'
         one = Choice(choice.mode, choice.names, parallel=False, strict=choice.strict)
         rules = frame_calls(tools, one, Frame(first), call)
+        return rules + self.thought_rules(terms)
+
+    def thought_rules(self, terms: Terms) -> str:
+        """The rule `thoughts`: messages of analysis, each with what opens the next one."""
         head, again = f'{terms.mark(CHANNEL)} "analysis" {terms.mark(MESSAGE)}', f'{terms.mark(START)} "assistant"'
-        return "\n".join([rules, f"thoughts: ({head} thought {again})*", *text_then("thought", terms, END), ""])
+        return "\n".join([f"thoughts: ({head} thought {again})*", *text_then("thought", terms, END), ""])
+
+    def before_answer(self, terms: Terms) -> str:
+        """What stands before an answer, as a right-hand side over `thought_rules`."""
+        return f'thoughts {terms.mark(CHANNEL)} "final" {terms.mark(MESSAGE)}'
