@@ -6,20 +6,20 @@ import ctypes
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.base.errors import UserError
 from octavo.grammar.base import Backend, Refused
-from octavo.grammar.closing import Closer
+from octavo.grammar.closing import Closer, example
 from octavo.grammar.forms import check_spec
 from octavo.grammar.frames import Broken, Job, Setup, Verdict, frame, read_frame
 from octavo.grammar.registry import BACKENDS
 from octavo.grammar.vocabulary import VocabularyTable
 
 NICENESS = 5
-FAR = 1 << 20
 
 
 class Workshop:
@@ -47,14 +47,14 @@ class Workshop:
         import numpy as np
 
         assert job.spec is not None
-        form = check_spec(job.spec)
+        form = check_spec(job.spec, example=partial(example, backend, self._table))
         reason = backend.refusal(form)
         if reason is not None:
             raise Refused(reason)
         matcher = backend.compile(form).matcher()
         if not matcher.fill(np.zeros(self._table.words, dtype=np.int32)):
             raise Refused("the constraint is too complex")
-        opening = Closer(self._table, form.hints).close(matcher, FAR)
+        opening = Closer(self._table, form.hints).shortest(matcher)
         return Verdict(form, opening)
 
     def _backend(self, name: str) -> Backend:

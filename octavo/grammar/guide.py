@@ -125,8 +125,9 @@ class Guide:
 
     def _schedule(self, left: int) -> None:
         """When to look for a plan next. One token can put the end off by about ``step`` tokens, seldom by more."""
-        spare = left - len(self._plan or ())
-        self._check_at = self._produced + max(1, spare // (2 * (self._compiled.closer.step + 4)))
+        stride = self._compiled.closer.step + 4
+        spare = left - len(self._plan or ()) - 4 * stride
+        self._check_at = self._produced + max(1, spare // (2 * stride))
 
     def _opening(self) -> list[int] | None:
         """A whole output from the start of the constraint, its marker included while that has not come."""

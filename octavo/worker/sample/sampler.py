@@ -104,7 +104,7 @@ class Sampler:
             tops=tops[wanted].tolist(),
         )
 
-    def sample(self, logits: Tensor, prepared: Prepared, riders: Mapping[str, Any]) -> Drawn:
+    def sample(self, logits: Tensor, prepared: Prepared, riders: Mapping[str, Any] = {}) -> Drawn:
         """Draw from logits ``[S, V]`` fp32, which are written over. Nothing here waits for the device."""
         raw = None if prepared.wanted_index is None else logits.index_select(0, prepared.wanted_index)
         sound = None
