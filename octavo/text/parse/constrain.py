@@ -31,7 +31,7 @@ def calls_grammar(
                 code="unsupported_value",
             )
         if dialect.triggers:
-            return _spec(f"start: tail\n{rules}", dialect.triggers)
+            return _spec(f"start: tail\n{rules}", dialect.triggers, optional=True)
     if thoughts is None:
         return _spec(f"start: message\n{rules}")
     if opened and budget is None:
@@ -121,6 +121,14 @@ def _json_of(answer: GrammarSpec, what: str) -> str:
     )
 
 
-def _spec(source: str, after: tuple[str, ...] = (), param: str = "tools") -> GrammarSpec:
-    """No short end is promised: the search for one may not find its way through marks, and would refuse the request."""
-    return GrammarSpec("grammar", f"%llguidance {{}}\n{source}", after=after, finish_within_budget=False, param=param)
+def _spec(source: str, after: tuple[str, ...] = (), param: str = "tools", *, optional: bool = False) -> GrammarSpec:
+    """An output that runs out of tokens is led to a short end where one is known; `optional`: `after` may not come."""
+    return GrammarSpec(
+        "grammar",
+        f"%llguidance {{}}\n{source}",
+        after=after,
+        finish_within_budget=not optional,
+        param=param,
+        optional=optional,
+        insist=False,
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from parse_kit import tool
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -14,17 +15,25 @@ from tokenizers import Tokenizer as Backend
 from octavo.base.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.base.params import SamplingParams
 from octavo.base.specs import KVSpec
+from octavo.base.wire import Vocabulary
 from octavo.engine.assemble import Phases, finish
 from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.resolve import resolve
+from octavo.grammar.closing import Closer
+from octavo.grammar.forms import check_spec
+from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.vocabulary import VocabularyTable
 from octavo.models.arch import Architecture
 from octavo.platform.base import Facts
 from octavo.testing.fake_executor import FakeExecutor
 from octavo.text.chat import ChatTemplate
 from octavo.text.collect import Collector
-from octavo.text.parse.base import Choice
+from octavo.text.parse.base import Choice, ToolSchemas
+from octavo.text.parse.constrain import calls_grammar
+from octavo.text.parse.lark import Terms
 from octavo.text.parse.registry import TOOL_PARSERS, tool_parser
 from octavo.text.parse.speech import Speech, Wish
 from octavo.text.request import Limits, TextProcessor
@@ -177,3 +186,44 @@ def test_answers_in_json_or_calls() -> None:
                 assert isinstance(json.loads(collector.text)["ok"], bool)
     finally:
         client.close()
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_strict_holds_only_once_a_call_has_begun(special: bool) -> None:
+    marks = ["<tool_call>", "</tool_call>"] if special else []
+    tokens = [bytes([value]) for value in range(256)] + [b"</s>"] + [mark.encode() for mark in marks]
+    table = VocabularyTable(Vocabulary(tokens, [256, *range(257, len(tokens))], [256]), len(tokens))
+    terms = Terms({mark: 257 + number for number, mark in enumerate(marks)}, [256])
+    choice = Choice("auto", ("now",), strict=True)
+    spec = calls_grammar(tool_parser("hermes"), ToolSchemas(TOOLS), choice, None, False, None, terms)
+    grammar = LLGuidance(table).compile(check_spec(spec))
+    guide = Guide(Compiled(grammar, Closer(table), None, 0), spec, table, frozenset([256]), 500)
+    row = np.zeros(table.words, dtype=np.int32)
+
+    def allowed() -> set[int]:
+        guide.fill(row)
+        return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
+
+    def say(text: str) -> None:
+        for token in terms_of(text, marks):
+            assert guide.take(token) == token
+
+    assert allowed() == set(range(len(tokens)))
+    say("Well.")
+    assert 256 in allowed()
+    assert guide.is_whole
+    say("<tool_call>")
+    assert allowed() == {ord("\n")}
+    say('\n{"name": "now", "arguments": {}}\n</tool_call>')
+    assert 256 in allowed()
+    assert guide.failure is None
+
+
+def terms_of(text: str, marks: list[str]) -> list[int]:
+    """Tokens of a text: marks whole, all else by bytes."""
+    found: list[int] = []
+    while text:
+        mark = next((each for each in marks if text.startswith(each)), None)
+        found += [257 + marks.index(mark)] if mark else list(text[0].encode())
+        text = text[len(mark or text[0]) :]
+    return found
