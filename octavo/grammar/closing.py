@@ -19,6 +19,7 @@ QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
 OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 400
+SHALLOW = 32  # a second look that turns back early, for what recurs without end
 MAX_CONTENTS = 16
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
@@ -50,20 +51,21 @@ class Closer:
                 return tokens
         # First with room for ways that shrink when packed, then with none, which turns back sooner.
         best = self._best(matcher, limit, 2 * limit + 16, MAX_NODES)
-        if best is not None and len(best) > limit:
-            best = min(best, self._best(matcher, limit, limit, MAX_NODES // 2) or best, key=len)
+        if best is None or len(best) > limit:
+            found = self._best(matcher, limit, min(limit, SHALLOW), MAX_NODES // 2)
+            best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
         best = self.close(matcher, FAR)
-        if best is None or best in self._whole:
+        if best in self._whole:
             return best
         for limit in DEPTHS:
-            if limit >= len(best):
+            if best is not None and limit >= len(best):
                 break
             found = self._best(matcher, limit, limit, MAX_NODES // 4)
-            if found is not None and len(found) < len(best):
+            if found is not None and (best is None or len(found) < len(best)):
                 return found
         return best
 

@@ -8,7 +8,7 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import Form, Refused
-from octavo.grammar.schema import check_pattern, check_schema, normal
+from octavo.grammar.schema import check_pattern, check_references, check_schema, normal
 from octavo.grammar.shortest import Example, hints, no_example
 from octavo.grammar.spec import (
     MAX_CHOICES,
@@ -22,8 +22,6 @@ from octavo.grammar.spec import (
 )
 
 ANY_OBJECT = '{"type":"object"}'
-# Endless whitespace is what a small model falls into; nobody indents further than this.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -73,17 +71,15 @@ def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_
 def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Example) -> Form:
     schema = _parsed(source, param)
     check_schema(schema, param)
+    check_references(schema, schema, param)
     if schema is False:
         raise UserError(f"{param} allows no value.", param=param)
     schema = normal(schema, schema, closed=not spec.additional_properties)
-    pattern = spec.whitespace_pattern
-    if pattern is None and spec.any_whitespace and spec.backend in ("auto", "llguidance", "guidance"):
-        pattern = WHITESPACE
     return Form(
         "json_schema",
         msgspec.json.encode(schema).decode(),
         any_whitespace=spec.any_whitespace,
-        whitespace_pattern=pattern,
+        whitespace_pattern=spec.whitespace_pattern,
         hints=hints(schema, example) if search else (),
     )
 
