@@ -23,7 +23,7 @@ from octavo.serve.openai import chat, completions, models, tokenize
 
 log = logging.getLogger("octavo.serve")
 
-_SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+_SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]+")
 _SECURITY = ((b"x-content-type-options", b"nosniff"),)
 
 
@@ -60,6 +60,7 @@ class App:
         """Raises ConfigError for keys that would let anyone in."""
         self.service = service
         serve = service.config.serve
+        self._max_id_chars = serve.limits.max_request_id_chars
         self._guard = Guard(serve.api_key, serve.host)
         self._routes = [(self._route(endpoint), endpoint) for endpoint in endpoints]
 
@@ -67,7 +68,7 @@ class App:
         if scope["type"] != "http":
             return
         start = time.monotonic()
-        answer = _Answer(send, _request_id(scope))
+        answer = _Answer(send, _request_id(scope, self._max_id_chars))
         route, status = "other", 499  # 499: the client left before an answer began
         try:
             endpoint = self._match(scope)
@@ -143,12 +144,12 @@ async def _send_reply(send: Send, reply: Reply, extra: Sequence[Header]) -> None
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _request_id(scope: AsgiScope) -> str:
+def _request_id(scope: AsgiScope, max_chars: int) -> str:
     """The caller's id if it is safe to log and echo, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             given = value.decode("latin-1")
-            if _SAFE_ID.fullmatch(given):
+            if len(given) <= max_chars and _SAFE_ID.fullmatch(given):
                 return str(given)
     return uuid.uuid4().hex
 
