@@ -74,6 +74,12 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_num_seqs: Annotated[int, doc("Most requests in one step.", ge=1, le=65_536)] | None = None
     max_num_batched_tokens: Annotated[int, doc("Most tokens in one step.", ge=1, le=1 << 20)] | None = None
+    long_prefill_token_threshold: (
+        Annotated[
+            int, doc("Most tokens of one prompt in a step while other requests run; 0: no limit.", ge=0, le=1 << 20)
+        ]
+        | None
+    ) = None
     scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
         "fcfs"
     )
