@@ -160,6 +160,15 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_body_bytes: Annotated[int, doc("Largest request body.", ge=1024, le=1 << 30)] = 8 << 20
     request_timeout: Annotated[float, doc("Seconds after which a request is ended.", gt=0)] = 600.0
     shutdown_timeout: Annotated[float, doc("Seconds that running requests get after SIGTERM.", ge=0)] = 30.0
+    tool_call_parser: Annotated[
+        str, doc("Form of the model's tool calls, by vLLM's name; auto recognises it, none leaves calls as text.")
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str, doc("Form of the model's thoughts, by vLLM's name; auto recognises it, none leaves them in the text.")
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, doc("Accepted for compatibility: tool calls are found whenever a request has tools.")
+    ] = True
     exclude_tools_when_tool_choice_none: Annotated[
         bool, doc("Leave tools out of the prompt of a request whose tool_choice is none.")
     ] = False
