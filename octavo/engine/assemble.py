@@ -131,9 +131,7 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     )
 
 
-def _scheduler(
-    config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None
-) -> Scheduler:
+def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None) -> Scheduler:
     limits = Limits(
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,

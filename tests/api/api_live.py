@@ -25,6 +25,7 @@ MODEL = "tiny"
 
 def config(**serve: Any) -> OctavoConfig:
     model = ModelConfig(model="/nowhere/tiny", served_model_name=[MODEL, "alias/of-it"])
+    serve = {"no_response_store": "response_store" not in serve, "no_files": "files_dir" not in serve, **serve}
     return OctavoConfig(engine=EngineConfig(model=model), serve=ServeConfig(port=0, shutdown_timeout=2.0, **serve))
 
 

@@ -19,6 +19,7 @@ from octavo.serve.openai.tools import check_tools
 from octavo.text.request import Prepared
 
 MAX_CHOICES = 1024
+BACKGROUND_PRIORITY = (1 << 31) - 1  # behind all that a caller may ask for
 IGNORED_HEADER = b"x-octavo-ignored"
 
 B = TypeVar("B", bound=Sampled)
@@ -70,7 +71,8 @@ async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     salt = body.cache_salt or ""
     if call.tenant:  # one key must not learn from the cache what another has asked
         salt = f"{call.tenant}:{salt}"
-    return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, body.priority or 0), body
+    priority = BACKGROUND_PRIORITY if call.background else body.priority or 0
+    return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, priority), body
 
 
 def note_unknown(call: Call, unknown: dict[str, msgspec.Raw]) -> None:
