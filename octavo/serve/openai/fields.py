@@ -36,10 +36,8 @@ SILENT = frozenset(
 # Field -> values that ask for nothing. null always does.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "suffix": ("",),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
-    "logprob_token_ids": ([],),
     "prompt_embeds": (),
     "response_format": ({"type": "text"},),
     "structured_outputs": ({},),
@@ -68,6 +66,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "logits_processors": ([],),
     "moderation": (),
     "echo": (False,),
+    "suffix": ("",),
     "max_completion_tokens": (),
     "top_logprobs": (0,),
     "tools": ([],),
