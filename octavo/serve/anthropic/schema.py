@@ -36,7 +36,7 @@ class InputMessage(Struct, kw_only=True):
     content: Text | Blocks
 
 
-class Tool(Struct, kw_only=True):
+class MessagesTool(Struct, kw_only=True):
     """A function that the model may call."""
 
     name: Name
@@ -74,7 +74,7 @@ class Conversation(Struct, kw_only=True):
     model: Name | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     system: Text | Blocks | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[MessagesTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

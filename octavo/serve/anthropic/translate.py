@@ -7,7 +7,7 @@ import msgspec
 
 from octavo.base.errors import UserError
 from octavo.base.params import MAX_TOKENS
-from octavo.serve.anthropic.schema import Block, Conversation, InputMessage, MessagesRequest, Tool
+from octavo.serve.anthropic.schema import Block, Conversation, InputMessage, MessagesRequest, MessagesTool
 from octavo.serve.openai.schema import ChatRequest
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -126,7 +126,7 @@ def _block_text(block: Block, path: str) -> str:
     )
 
 
-def _tool(tool: Tool, index: int) -> dict[str, Any]:
+def _tool(tool: MessagesTool, index: int) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         raise UserError(
             f"tools[{index}].type: only tools of your own can be used on this server.",

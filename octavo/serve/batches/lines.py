@@ -44,6 +44,7 @@ def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | No
     number, rest, too_long, first = 0, b"", False, True
     while True:
         block = file.read(READ_BYTES)
+        ended = not block
         if first:
             block, first = block.removeprefix(BOM), False
         *whole, rest = (rest + block).split(b"\n")
@@ -51,7 +52,7 @@ def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | No
             number += 1
             yield from _line(number, line, max_bytes, too_long)
             too_long = False
-        if not block:
+        if ended:
             yield from _line(number + 1, rest, max_bytes, too_long)
             return
         if len(rest) > max_bytes:

@@ -24,6 +24,7 @@ SILENT = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
+        "prompt_cache_options",
         "prediction",
         "request_id",
         "session_id",

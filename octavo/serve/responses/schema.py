@@ -37,7 +37,7 @@ class InputItem(Struct, kw_only=True):
     status: Name | None = None
 
 
-class Tool(Struct, kw_only=True):
+class ResponsesTool(Struct, kw_only=True):
     """A function that the model may call."""
 
     type: Name
@@ -69,7 +69,7 @@ class ResponsesRequest(Struct, kw_only=True):
     model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Name | None = None
-    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ResponsesTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Name | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextForm | None = None

@@ -6,7 +6,7 @@ from typing import Any
 from octavo.base.errors import UserError
 from octavo.base.params import MAX_TOKENS
 from octavo.serve.responses.items import messages_of, unsupported
-from octavo.serve.responses.schema import InputItem, ResponsesRequest, Tool
+from octavo.serve.responses.schema import InputItem, ResponsesRequest, ResponsesTool
 
 LOGPROBS = "message.output_text.logprobs"
 # Of the hosted tools, which are refused where they are asked for; thoughts are given in plain text.
@@ -92,7 +92,7 @@ def _choice(choice: dict[str, Any], tools: dict[str, Any]) -> tuple[Any, dict[st
     raise unsupported("tool_choice", "this choice")
 
 
-def _tool(tool: Tool, index: int) -> dict[str, Any]:
+def _tool(tool: ResponsesTool, index: int) -> dict[str, Any]:
     if tool.type != "function":
         raise unsupported(f"tools[{index}].type", f"tools of type {tool.type[:40]}")
     if not tool.name:
