@@ -131,6 +131,15 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     batch_concurrency: Annotated[int, doc("Lines of batches that run at once.", ge=1, le=65_536)] = 32
     request_timeout: Annotated[float, doc("Seconds after which a request is ended.", gt=0)] = 600.0
     shutdown_timeout: Annotated[float, doc("Seconds that running requests get after SIGTERM.", ge=0)] = 30.0
+    tool_call_parser: Annotated[
+        str, doc("Form of the model's tool calls, by vLLM's name; auto recognises it, none leaves calls as text.")
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str, doc("Form of the model's thoughts, by vLLM's name; auto recognises it, none leaves them in the text.")
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, doc("Accepted for compatibility: tool calls are found whenever a request has tools.")
+    ] = True
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least severe log line shown.")] = "info"
     log_format: Annotated[Literal["text", "json"], doc("Form of log lines.")] = "text"
 

@@ -40,6 +40,7 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     priority: int = 0  # lower runs earlier, as in vLLM
     cache_salt: str = ""
     arrival_s: float = 0.0  # wall clock, for queue time
+    riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
 
 
 class Abort(Struct, frozen=True, array_like=True, tag="abort"):
@@ -54,11 +55,19 @@ class Control(Struct, frozen=True, array_like=True, tag="control"):
     args: dict[str, str | int | float | bool | None] = {}
 
 
+class Vocabulary(Struct, frozen=True, array_like=True, tag="vocabulary"):
+    """What the tokens stand for, for features of the engine that must know. Sent once, after Ready."""
+
+    tokens: list[bytes]  # by id; empty where an id has no text
+    special: list[int]  # ids that carry structure and no text of their own; their entry in `tokens` is their name
+    ends: list[int]  # end of sequence
+
+
 class Shutdown(Struct, frozen=True, array_like=True, tag="shutdown"):
     pass
 
 
-EngineInput = EngineRequest | Abort | Control | Shutdown
+EngineInput = EngineRequest | Abort | Control | Vocabulary | Shutdown
 
 
 class TokenLogprobs(Struct, frozen=True, array_like=True):
@@ -83,6 +92,7 @@ class TokenOutput(Struct, frozen=True, array_like=True):
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     error: str | None = None  # fixed catalogue text, with finish == "error"
     error_code: int = 500  # the HTTP status that fits the error
+    error_param: str | None = None  # the field at fault, when the engine knows it
 
 
 class EngineStats(Struct, frozen=True, array_like=True):

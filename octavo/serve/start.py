@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from octavo.base.config import ModelConfig, OctavoConfig
+from octavo.base.config import ModelConfig, OctavoConfig, ServeConfig
 from octavo.base.errors import ConfigError
 from octavo.engine.client import EngineClient
 from octavo.serve.calls import Backend
 from octavo.text.chat import MAX_SOURCE_CHARS, ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
+from octavo.text.parse.speech import Speech
 from octavo.text.request import Limits, TextProcessor
 from octavo.text.tokenizer import Tokenizer, load_tokenizer
 from octavo.weights.facts import ModelFiles, read_model
@@ -25,7 +26,7 @@ async def launch(config: OctavoConfig) -> Backend:
     Files first, since a download must not run twice; then tokenizer and weights side by side.
     """
     files = await in_thread(lambda: read_model(config.engine.model))
-    text = asyncio.create_task(in_thread(lambda: _text(config.engine.model, files)))
+    text = asyncio.create_task(in_thread(lambda: _text(config.engine.model, config.serve, files)))
     try:
         serve = config.serve
         engine = await EngineClient.launch(config.engine, log_level=serve.log_level, log_format=serve.log_format)
@@ -33,22 +34,27 @@ async def launch(config: OctavoConfig) -> Backend:
         text.cancel()
         raise
     try:
-        tokenizer, template, defaults = await text
+        tokenizer, template, defaults, speech = await text
     except BaseException:
         await engine.close()
         raise
     limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size)
-    return Backend(engine, TextProcessor(tokenizer, template, limits, defaults, seed=config.engine.model.seed))
+    seed = config.engine.model.seed
+    return Backend(engine, TextProcessor(tokenizer, template, limits, defaults, seed=seed, speech=speech))
 
 
-def _text(config: ModelConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTemplate | None, Defaults]:
+def _text(
+    config: ModelConfig, serve: ServeConfig, files: ModelFiles
+) -> tuple[Tokenizer, ChatTemplate | None, Defaults, Speech]:
     tokenizer = load_tokenizer(files)
     templates = tokenizer.templates
     if config.chat_template is not None:
         templates = {"default": _read_template(config.chat_template)}
     template = load_chat(templates, tokenizer.special_texts, tokenizer.special)
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
-    return tokenizer, template, defaults
+    source = "\n".join(templates.values())
+    speech = Speech(tokenizer, source, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser)
+    return tokenizer, template, defaults, speech
 
 
 def _read_template(path: str) -> str:

@@ -14,16 +14,19 @@ from msgspec.structs import replace
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
 from octavo.base.wire import EngineRequest
+from octavo.grammar.spec import RIDER, encode_spec
 from octavo.text.chat import NO_TEMPLATE, ChatTemplate
 from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults
 from octavo.text.fanout import mix, sibling_id, sibling_seed
+from octavo.text.parse.speech import NO_DIALECT, Speech, Voice, Wish
 from octavo.text.sampling import check_ids, resolve_sampling
 from octavo.text.special import Rendered
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
 MAX_SALT_CHARS = 256
+_TAIL_CHARS = 256  # of a prompt: enough to see whether it ends inside thoughts
 _PROBE_CHARS = 1 << 18  # a longer text is counted piece by piece first, so that a hopeless one costs little
 
 
@@ -43,7 +46,10 @@ class Prepared(Struct, frozen=True):
 
 
 class TextProcessor:
-    """Turns prompts into engine requests. `seed` starts the seeds of requests that give none."""
+    """Turns prompts into engine requests.
+
+    `seed` starts the seeds of requests that give none. `speech` is how the model marks thoughts and calls.
+    """
 
     def __init__(
         self,
@@ -53,7 +59,9 @@ class TextProcessor:
         defaults: Defaults = Defaults(),  # noqa: B008
         *,
         seed: int = 0,
+        speech: Speech | None = None,
     ) -> None:
+        self.speech = speech
         self.tokenizer = tokenizer
         self.template = chat
         self.limits = limits
@@ -98,8 +106,12 @@ class TextProcessor:
         priority: int = 0,
         cache_salt: str = "",
         echo: bool = False,
+        wish: Wish | None = None,
     ) -> Prepared:
-        """A chat, rendered by the model's template. Raises UserError."""
+        """A chat, rendered by the model's template; with `wish` its answer is read for thoughts and calls.
+
+        Raises UserError.
+        """
         params = params.checked()
         rendered = self.render(
             messages,
@@ -111,7 +123,17 @@ class TextProcessor:
         tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
         tokens = self._truncated(tokens, params)
         text = str(rendered) if echo and params.truncate_prompt_tokens is None else None
-        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages")
+        voice = None
+        if wish is not None and params.detokenize:
+            voice = self._voice(rendered.text[-_TAIL_CHARS:], wish)
+        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages", voice)
+
+    def _voice(self, tail: str, wish: Wish) -> Voice | None:
+        if self.speech is not None:
+            return self.speech.voice(tail, wish)
+        if wish.choice is not None and wish.choice.mode == "required":
+            raise UserError(NO_DIALECT, param="tool_choice", code="unsupported_value")
+        return None
 
     def render(
         self,
@@ -199,6 +221,7 @@ class TextProcessor:
         cache_salt: str,
         echo: bool,
         param: str,
+        voice: Voice | None = None,
     ) -> Prepared:
         _check_envelope(request_id, priority, cache_salt)
         if not tokens:
@@ -215,11 +238,12 @@ class TextProcessor:
         base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
         first = resolve_sampling(wanted, self.tokenizer, vocab_size=self._vocab_size, room=room, seed=0)
         arrival = time.time()
+        riders = {RIDER: encode_spec(voice.spec)} if voice is not None and voice.spec is not None else {}
         requests, collectors = [], []
         for index in range(params.n):
             name = sibling_id(request_id, index, params.n)
             sampling = replace(first, seed=sibling_seed(base, index))
-            requests.append(EngineRequest(name, tokens, sampling, priority, cache_salt, arrival))
+            requests.append(EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, riders))
             collectors.append(
                 Collector(
                     self.tokenizer,
@@ -230,6 +254,8 @@ class TextProcessor:
                     prompt_text=text,
                     echo=echo,
                     hide_output=prompt_only,
+                    speaker=voice.speaker() if voice is not None else None,
+                    shown=voice.shown if voice is not None else frozenset(),
                 )
             )
         return Prepared(requests, collectors, tokens)

@@ -14,6 +14,7 @@ from octavo.serve.openai.prepare import begin, prompt_sequences, sampling
 from octavo.serve.openai.schema import CompletionRequest
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
+from octavo.text.parse.base import Event
 from octavo.text.request import Prepared
 from octavo.text.tokenizer import Tokenizer
 
@@ -84,6 +85,12 @@ class _Completions:
 
     def text_key(self) -> tuple[bytes, bytes]:
         return b'"text":', b""
+
+    def finish_reason(self, collector: Collector, reason: str | None) -> str | None:  # noqa: ARG002
+        return reason
+
+    def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:  # noqa: ARG002
+        return []  # a completion is text and nothing else
 
     def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:
         return self._render(index, collector, delta.prompt_logprobs, delta.logprobs or [])

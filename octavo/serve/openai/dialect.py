@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from octavo.text.collect import Collector, TextDelta
+from octavo.text.parse.base import Event
 
 
 class Dialect(Protocol):
@@ -34,4 +35,12 @@ class Dialect(Protocol):
 
     def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:
         """The ``logprobs`` value of a chunk; None without."""
+        ...
+
+    def finish_reason(self, collector: Collector, reason: str | None) -> str | None:
+        """What the endpoint calls the end."""
+        ...
+
+    def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:
+        """The fields of chunks for what is more than text, one object a chunk."""
         ...

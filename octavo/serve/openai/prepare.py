@@ -15,8 +15,9 @@ from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
 from octavo.serve.openai.prompts import Prompt, split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
-from octavo.serve.openai.tools import check_tools
+from octavo.serve.openai.tools import check_tools, choice_of
 from octavo.text.fill import find_fill
+from octavo.text.parse.speech import Wish
 from octavo.text.request import Prepared
 
 MAX_CHOICES = 1024
@@ -26,6 +27,7 @@ IGNORED_HEADER = b"x-octavo-ignored"
 B = TypeVar("B", bound=Sampled)
 
 _TOKEN_ID = re.compile(r"\d{1,10}")
+_THINKING_SWITCHES = ("enable_thinking", "thinking")  # what templates call it
 # Words that the renderer sets itself; a caller may not set them behind its back.
 _RESERVED = frozenset(
     {
@@ -146,12 +148,16 @@ def fill_prompts(
 def chat_sequences(ticket: Ticket, body: ChatRequest, params: SamplingParams) -> list[Prepared]:
     """The conversation as a prompt, continued ``params.n`` times."""
     arguments = template_arguments(body, None if body.tool_choice == "none" else body.tools)
+    tools, choice = choice_of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    budget = body.thinking_token_budget
+    wish = Wish(tools, choice, None if budget is None or budget < 0 else budget)
     prepared = ticket.backend.text.chat(
         template_messages(body.messages),
         params,
         request_id=ticket.id,
         priority=ticket.priority,
         cache_salt=ticket.cache_salt,
+        wish=wish,
         **arguments,
     )
     return [prepared]
@@ -175,6 +181,8 @@ def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> 
         extra["documents"] = body.documents
     if body.reasoning_effort is not None:
         extra.setdefault("reasoning_effort", body.reasoning_effort)
+        for name in _THINKING_SWITCHES:
+            extra.setdefault(name, body.reasoning_effort != "none")
     generate = body.add_generation_prompt
     if generate is None:
         generate = not body.continue_final_message

@@ -177,6 +177,8 @@ class ChatRequest(Sampled, kw_only=True):
     top_logprobs: Int | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=params.MAX_TOKENS)] | None = None
 
 
 class TokenizeRequest(Struct, kw_only=True):

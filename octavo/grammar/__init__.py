@@ -1,0 +1,1 @@
+"""Structured output: what a request's text must look like, and which token may come next. No torch."""

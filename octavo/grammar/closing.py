@@ -1,0 +1,133 @@
+"""A short way to a whole text from wherever a matcher stands, found by the matcher itself.
+
+Depth first over texts that are likely to close something: brackets and quotes, short instances of the schemas at
+hand, forced tokens, then what the mask offers. Any way found is a valid one, so a longer one than the shortest costs
+a few tokens of freedom near the limit and never validity.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.grammar.base import Matcher, Words
+from octavo.grammar.vocabulary import VocabularyTable
+
+CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
+QUOTES = (b'"}', b'"]', b'"')
+FILLERS = (b"a", b"0", b"A", b"-")
+OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
+MAX_NODES = 400
+MAX_WAYS = 4  # ways looked at for one that is short enough
+MAX_DEPTH = 2048
+WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
+FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
+
+
+class Closer:
+    """The search, for one grammar. `step`: tokens by which one token can put the end further off, about."""
+
+    def __init__(self, vocabulary: VocabularyTable, hints: tuple[bytes, ...] = ()) -> None:
+        self._vocabulary = vocabulary
+        self._whole = _tokens(vocabulary, hints[:1])
+        self._outside = _Moves(_tokens(vocabulary, (*CLOSERS, *hints, *OPENERS)))
+        self._inside = _Moves(_tokens(vocabulary, (*QUOTES, *FILLERS)))
+        brackets = _tokens(vocabulary, (b"}", b"]"))
+        self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
+        self.step = max((len(tokens) for tokens in _tokens(vocabulary, hints)), default=2)
+
+    def close(self, matcher: Matcher, limit: int) -> list[int] | None:
+        """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found."""
+        if matcher.is_accepting:
+            return []
+        for tokens in self._whole:
+            if follow(matcher, tokens):
+                return tokens
+        best: list[int] | None = None
+        for path in islice(self._search(matcher, 2 * limit + 16), MAX_WAYS):
+            short = self._repacked(matcher, path)
+            if best is None or len(short) < len(best):
+                best = short
+            if len(best) <= limit:
+                break
+        return best
+
+    def _search(self, matcher: Matcher, longest: int) -> Iterator[list[int]]:
+        """Ways to a whole text, the likeliest first, as far as `MAX_NODES` looks at a mask go."""
+        row = np.zeros(self._vocabulary.words, dtype=np.int32)
+        stack: list[tuple[Matcher, list[int], Iterator[list[int]]]] = []
+        nodes = 0
+
+        def enter(at: Matcher, path: list[int]) -> None:
+            if at.fill(row):
+                stack.append((at, path, iter(list(self._offers(row)))))
+
+        enter(matcher.copy(), [])
+        while stack and nodes < MAX_NODES:
+            at, path, moves = stack[-1]
+            move = next(moves, None)
+            if move is None or len(stack) > MAX_DEPTH:
+                stack.pop()
+                continue
+            nodes += 1
+            if len(path) + len(move) > longest:
+                continue
+            there = at.copy()
+            if not there.push(move):
+                continue
+            if there.is_accepting:
+                yield path + move
+            else:
+                enter(there, path + move)
+
+    def _offers(self, row: Words) -> Iterator[list[int]]:
+        """Moves that the mask lets begin."""
+        # Both kinds of bracket may come only inside a string, where they close nothing.
+        inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
+        yield from (self._inside if inside else self._outside).offered(row)
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        count = int(bits.sum())
+        single, lengths = self._vocabulary.single, self._vocabulary.lengths
+        if count > WIDE:
+            found = single[_allowed(row, single)][:FEW]
+        else:
+            tokens = np.flatnonzero(bits[: self._vocabulary.width])
+            tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
+            found = tokens if tokens.size <= 2 * FEW else np.concatenate([tokens[:FEW], tokens[-FEW:]])
+        for token in found.tolist():
+            if lengths[token]:
+                yield [token]
+
+    def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
+        """The same text in fewer tokens, if it can be had."""
+        packed = self._vocabulary.greedy(self._vocabulary.text(path))
+        return packed if packed is not None and len(packed) < len(path) and follow(matcher, packed) else path
+
+
+class _Moves:
+    """A list of token runs in order of preference."""
+
+    def __init__(self, runs: list[list[int]]) -> None:
+        self._runs = runs
+        self._first = np.array([run[0] for run in runs], dtype=np.int64)
+
+    def offered(self, row: Words) -> Iterator[list[int]]:
+        """Those whose first token the mask allows."""
+        for index in np.flatnonzero(_allowed(row, self._first)).tolist():
+            yield self._runs[index]
+
+
+def follow(matcher: Matcher, tokens: list[int]) -> bool:
+    """Whether these tokens make the text whole from here."""
+    end = matcher.copy()
+    return end.push(tokens) and end.is_accepting
+
+
+def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = ((row[tokens >> 5] >> (tokens & 31)) & 1) == 1
+    return found
+
+
+def _tokens(vocabulary: VocabularyTable, texts: tuple[bytes, ...]) -> list[list[int]]:
+    return [tokens for text in texts if (tokens := vocabulary.greedy(text))]

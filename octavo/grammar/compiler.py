@@ -1,0 +1,113 @@
+"""Compiler: constraints compiled beside the engine's loop, tried in a process of their own first, and kept."""
+
+import queue
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from msgspec.structs import replace
+
+from octavo.base.errors import UserError
+from octavo.base.wire import Vocabulary
+from octavo.grammar.base import Backend
+from octavo.grammar.cache import ByteCache
+from octavo.grammar.child import MEMORY_BYTES, Child
+from octavo.grammar.closing import Closer
+from octavo.grammar.frames import Setup, Verdict
+from octavo.grammar.guide import Compiled
+from octavo.grammar.registry import BACKENDS, choices
+from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.vocabulary import VocabularyTable
+
+CACHE_BYTES = 128 << 20
+CHILDREN = 2  # one that is stuck for its two seconds must not stop the other constraints
+REFUSAL_BYTES = 1024
+
+
+class Compiler:
+    """Over one vocabulary. `width`: of the model's logits."""
+
+    def __init__(self, vocabulary: Vocabulary, width: int, *, cache_bytes: int = CACHE_BYTES) -> None:
+        self.table = VocabularyTable(vocabulary, width)
+        self.cache: ByteCache[Compiled | UserError] = ByteCache(cache_bytes)
+        setup = Setup(vocabulary, width, MEMORY_BYTES)
+        self._all_children = [Child(setup) for _ in range(CHILDREN)]
+        self._children: queue.LifoQueue[Child] = queue.LifoQueue()  # the one used last is running already
+        for child in reversed(self._all_children):
+            self._children.put(child)
+        self._threads = ThreadPoolExecutor(CHILDREN, thread_name_prefix="octavo-grammar")
+        self._backends: dict[str, Backend] = {}
+        self._lock = threading.Lock()
+        self._waiting: dict[GrammarSpec, Future[Compiled]] = {}
+
+    def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
+        """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
+        key = replace(spec, after=(), finish_within_budget=True, min_tokens=0)
+        known = self.cache.get(key)
+        if known is not None:
+            return _done(known)
+        with self._lock:
+            waiting = self._waiting.get(key)
+            if waiting is None:
+                waiting = self._waiting[key] = self._threads.submit(self._compile, key)
+                waiting.add_done_callback(lambda _: self._forget(key))
+            return waiting
+
+    def close(self) -> None:
+        """End the processes and the threads."""
+        for child in self._all_children:
+            child.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _forget(self, key: GrammarSpec) -> None:
+        with self._lock:
+            self._waiting.pop(key, None)
+
+    def _compile(self, spec: GrammarSpec) -> Compiled:
+        try:
+            compiled = self._first_that_can(spec)
+        except UserError as error:
+            self.cache.put(spec, error, REFUSAL_BYTES + 4 * len(spec.source))
+            raise
+        self.cache.put(spec, compiled, compiled.num_bytes)
+        return compiled
+
+    def _first_that_can(self, spec: GrammarSpec) -> Compiled:
+        first: Verdict | None = None
+        for name in choices(spec.backend):
+            verdict = self._judge(name, spec)
+            if verdict.error is None:
+                return self._build(name, spec, verdict)
+            first = first or verdict
+            if not verdict.refused:
+                break
+        if first is None:
+            raise UserError("no grammar engine is installed", param="structured_outputs")
+        raise UserError(f"structured output: {first.error}", param=first.param or "structured_outputs")
+
+    def _judge(self, backend: str, spec: GrammarSpec) -> Verdict:
+        child = self._children.get()
+        try:
+            return child.judge(backend, spec)
+        finally:
+            self._children.put(child)
+
+    def _build(self, name: str, spec: GrammarSpec, verdict: Verdict) -> Compiled:
+        form = verdict.form
+        assert form is not None
+        with self._lock:
+            if name not in self._backends:
+                self._backends[name] = BACKENDS.get(name)(self.table)
+            backend = self._backends[name]
+        grammar = backend.compile(form)
+        size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
+        return Compiled(grammar, Closer(self.table, form.hints), verdict.opening, size)
+
+
+def _done(known: Compiled | UserError) -> "Future[Compiled]":
+    future: Future[Compiled] = Future()
+    if isinstance(known, UserError):
+        # A copy: a traceback grows with each raise of one exception object.
+        future.set_exception(UserError(known.message, param=known.param, code=known.code))
+    else:
+        future.set_result(known)
+    return future

@@ -1,0 +1,152 @@
+"""From a GrammarSpec, as a request has it, to a Form, as a grammar engine takes it. All bounds are tested here."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from octavo.base.errors import UserError
+from octavo.grammar import lark
+from octavo.grammar.base import Form, Refused
+from octavo.grammar.schema import check_pattern, check_schema, normal
+from octavo.grammar.shortest import hints
+from octavo.grammar.spec import (
+    MAX_CHOICES,
+    MAX_GRAMMAR_BYTES,
+    MAX_JSON_BYTES,
+    MAX_JSON_DEPTH,
+    MAX_MARKER_CHARS,
+    MAX_MARKERS,
+    MAX_REGEX_CHARS,
+    GrammarSpec,
+)
+
+ANY_OBJECT = '{"type":"object"}'
+# Endless whitespace is what a small model falls into; nobody indents further than this.
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+def check_spec(spec: GrammarSpec, param: str = "structured_outputs") -> Form:
+    """The form of a spec. Raises UserError whose `param` is the place at fault; nothing is compiled yet."""
+    _check_markers(spec, param)
+    if spec.whitespace_pattern is not None:
+        check_pattern(spec.whitespace_pattern, f"{param}.whitespace_pattern")
+    match spec.kind:
+        case "json_schema":
+            return _json(spec, spec.source, param)
+        case "json_object":
+            return _json(spec, ANY_OBJECT, param)
+        case "regex":
+            _check_regex(spec.source, param)
+            return Form("regex", spec.source)
+        case "choice":
+            return _choice(spec.source, param)
+        case "grammar":
+            if len(spec.source.encode()) > MAX_GRAMMAR_BYTES:
+                raise UserError(f"{param} may have at most {MAX_GRAMMAR_BYTES} bytes.", param=param)
+            if not spec.source.strip():
+                raise UserError(f"{param} must not be empty.", param=param)
+            return Form("lark", _refusing(lark.from_any, spec.source, param))
+        case "structural_tag":
+            tag = _parsed(spec.source, param)
+            _refusing(lark.from_tag, tag, param)
+            return Form("structural_tag", msgspec.json.encode(tag).decode(), hints=_tag_hints(tag))
+
+
+def _json(spec: GrammarSpec, source: str, param: str) -> Form:
+    schema = _parsed(source, param)
+    check_schema(schema, param)
+    if schema is False:
+        raise UserError(f"{param} allows no value.", param=param)
+    schema = normal(schema, schema, closed=not spec.additional_properties)
+    pattern = spec.whitespace_pattern
+    if pattern is None and spec.any_whitespace and spec.backend in ("auto", "llguidance", "guidance"):
+        pattern = WHITESPACE
+    return Form(
+        "json_schema",
+        msgspec.json.encode(schema).decode(),
+        any_whitespace=spec.any_whitespace,
+        whitespace_pattern=pattern,
+        hints=hints(schema),
+    )
+
+
+def _parsed(source: str, param: str) -> Any:
+    data = source.encode("utf-8", "replace")
+    if len(data) > MAX_JSON_BYTES:
+        raise UserError(f"{param} may have at most {MAX_JSON_BYTES} bytes.", param=param)
+    if _depth(data) > MAX_JSON_DEPTH:
+        raise UserError(f"{param} nests deeper than {MAX_JSON_DEPTH}.", param=param)
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        raise UserError(f"{param} is not valid JSON.", param=param, code="invalid_json") from None
+
+
+def _depth(data: bytes) -> int:
+    """How deep brackets nest; those inside strings count too, which only makes it strict on oddities."""
+    depth = deepest = 0
+    for byte in re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data).translate(None, _NOT_BRACKETS):
+        depth += 1 if byte in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _check_regex(source: str, param: str) -> None:
+    if not source:
+        raise UserError(f"{param} must not be empty.", param=param)
+    if len(source) > MAX_REGEX_CHARS:
+        raise UserError(f"{param} may have at most {MAX_REGEX_CHARS} characters.", param=param)
+    check_pattern(source, param)
+
+
+def _choice(source: str, param: str) -> Form:
+    texts = _parsed(source, param)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise UserError(f"{param} must be a list of texts that are not empty.", param=param)
+    if len(texts) > MAX_CHOICES:
+        raise UserError(f"{param} may hold at most {MAX_CHOICES} texts.", param=param)
+    texts = list(dict.fromkeys(texts))
+    return Form(
+        "choice", msgspec.json.encode(texts).decode(), hints=tuple(text.encode() for text in sorted(texts, key=len))
+    )
+
+
+def _refusing(make: Any, source: Any, param: str) -> str:
+    try:
+        text: str = make(source)
+    except Refused as error:
+        raise UserError(f"{param} {error.message}", param=param) from None
+    if len(text) > 4 * MAX_GRAMMAR_BYTES:
+        raise UserError(f"{param} is too long.", param=param)
+    return text
+
+
+def _tag_hints(tag: Any) -> tuple[bytes, ...]:
+    """Short ends of the schemas in a tag, and the texts that close it."""
+    found: dict[bytes, None] = {}
+    ends: dict[bytes, None] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, list):
+            for item in node:
+                visit(item)
+        elif isinstance(node, dict):
+            for key in ("schema", "json_schema"):
+                if isinstance(node.get(key), dict):
+                    found.update(dict.fromkeys(hints(node[key])))
+            for key in ("end", "value"):
+                if isinstance(node.get(key), str) and node[key]:
+                    ends[node[key].encode()] = None
+            for key, value in node.items():
+                if key not in ("schema", "json_schema"):
+                    visit(value)
+
+    visit(tag)
+    return (*ends, *found)
+
+
+def _check_markers(spec: GrammarSpec, param: str) -> None:
+    if len(spec.after) > MAX_MARKERS or any(not 0 < len(text) <= MAX_MARKER_CHARS for text in spec.after):
+        raise UserError(f"{param}: a marker that starts the constraint is empty or too long.", param=param)

@@ -1,0 +1,135 @@
+"""The llguidance engine: JSON schema, regular expressions, Lark. Masks are filled without the interpreter's lock."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from octavo.grammar import lark
+from octavo.grammar.base import Form, Refused, Words
+from octavo.grammar.vocabulary import VocabularyTable
+
+MAX_MESSAGE = 300
+# Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
+LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=100_000, verbose_errors=False)
+
+
+class _Source:
+    """A vocabulary in the form that the library's wrapper asks for."""
+
+    def __init__(self, vocabulary: VocabularyTable) -> None:
+        self.tokens = vocabulary.tokens
+        self.eos_token_id = vocabulary.ends[0] if vocabulary.ends else 0
+        self.bos_token_id = None
+        self.special_token_ids = list(vocabulary.special)
+        self._vocabulary = vocabulary
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._vocabulary.greedy(text.encode() if isinstance(text, str) else text) or []
+
+
+class LLGuidance:
+    """See grammar/base.py's Backend."""
+
+    def __init__(self, vocabulary: VocabularyTable) -> None:
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        ends = list(self._vocabulary.ends) or [0]
+        return LLTokenizer(TokenizerWrapper(_Source(self._vocabulary)), eos_token=ends)
+
+    def refusal(self, form: Form) -> str | None:
+        """What it cannot do shows when it compiles."""
+        del form
+        return None
+
+    def compile(self, form: Form) -> "LLGrammar":
+        """Raises Refused with the library's reason, which names the keyword."""
+        try:
+            source = _source(form, self._vocabulary)
+        except ValueError as error:
+            raise Refused(_one_line(str(error))) from None
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise Refused(_one_line(matcher.get_error()))
+        return LLGrammar(matcher, len(source))
+
+
+class LLGrammar:
+    """A matcher that nobody moves; copies share its tables."""
+
+    def __init__(self, matcher: LLMatcher, source_bytes: int) -> None:
+        self._matcher = matcher
+        self._source_bytes = source_bytes
+
+    def matcher(self) -> "LLState":
+        return LLState(self._matcher.deep_copy())
+
+    @property
+    def num_bytes(self) -> int:
+        """Measured: some 40 KB for the least, and 40 bytes for each of the source."""
+        return 48_000 + 40 * self._source_bytes
+
+
+class LLState:
+    """See grammar/base.py's Matcher."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, row: Words) -> bool:
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        return not self._matcher.is_error()
+
+    def accept(self, token: int) -> bool:
+        # A token that does not fit would put the library's matcher in an error state for good.
+        return self._matcher.try_consume_tokens([token]) == 1
+
+    def push(self, tokens: Sequence[int]) -> bool:
+        done = self._matcher.try_consume_tokens(list(tokens))
+        if done < len(tokens):
+            self.rewind(done)
+        return done == len(tokens)
+
+    def rewind(self, n: int) -> None:
+        if n and not self._matcher.rollback(n):
+            raise ValueError(f"cannot take back {n} tokens")
+
+    def copy(self) -> "LLState":
+        return LLState(self._matcher.deep_copy())
+
+    @property
+    def is_accepting(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def is_terminated(self) -> bool:
+        return bool(self._matcher.is_stopped()) and self.is_accepting
+
+
+def _source(form: Form, vocabulary: VocabularyTable) -> str:
+    match form.kind:
+        case "json_schema":
+            options: dict[str, Any] = {"lenient": False, "coerce_one_of": False}
+            if form.whitespace_pattern is not None:
+                options["whitespace_pattern"] = form.whitespace_pattern
+            else:
+                options["whitespace_flexible"] = form.any_whitespace
+            return str(LLMatcher.grammar_from_json_schema(form.text, overrides=options))  # type: ignore[arg-type]
+        case "regex":
+            return str(LLMatcher.grammar_from_regex(form.text))
+        case "choice":
+            texts = msgspec.json.decode(form.text, type=list[str])
+            return str(LLMatcher.grammar_from_lark("start: " + " | ".join(map(lark.quote, texts))))
+        case "structural_tag":
+            names = {name.decode("utf-8", "replace"): token for name, token in vocabulary.by_name.items()}
+            return str(LLMatcher.grammar_from_lark(lark.from_tag(msgspec.json.decode(form.text), names)))
+        case "lark":
+            return str(LLMatcher.grammar_from_lark(form.text))
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())[:MAX_MESSAGE] or "is not understood"

@@ -1,0 +1,26 @@
+"""The grammar engines by name, in the order in which they are asked."""
+
+from importlib.util import find_spec
+
+from octavo.base.registry import Registry
+
+BACKENDS = Registry(
+    "grammar engine",
+    {
+        "llguidance": "octavo.grammar.llguidance:LLGuidance",
+        "xgrammar": "octavo.grammar.xgrammar:XGrammar",
+    },
+)
+
+ORDER = ("llguidance", "xgrammar")
+ALIASES = {"guidance": "llguidance"}  # vLLM's names
+REMOVED = ("outlines", "lm-format-enforcer")  # vLLM has these; asked for, the best engine here serves
+
+
+def choices(name: str) -> list[str]:
+    """The engines to try for a request that names `name`, those not installed left out. Raises UnknownName."""
+    name = ALIASES.get(name.partition(":")[0], name.partition(":")[0])
+    if name == "auto" or name in REMOVED:
+        return [each for each in ORDER if find_spec(each) is not None]
+    BACKENDS.get(name)
+    return [name]

@@ -1,0 +1,82 @@
+"""The vocabulary as grammar engines and the search for short endings need it."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.base.wire import Vocabulary
+
+
+class VocabularyTable:
+    """Bytes of each token, padded to the width of the model's logits.
+
+    `ends` are the ids that end a sequence. A special token has a name but no bytes that a constraint could match
+    as text.
+    """
+
+    def __init__(self, wire: Vocabulary, width: int) -> None:
+        tokens = list(wire.tokens[:width])
+        self.tokens: list[bytes] = tokens + [b""] * (width - len(tokens))
+        self.width = width
+        self.words = -(-width // 32)
+        self.ends = tuple(token for token in wire.ends if 0 <= token < width)
+        self.special = tuple(sorted({token for token in wire.special if 0 <= token < width} | set(self.ends)))
+
+    @cached_property
+    def by_bytes(self) -> dict[bytes, int]:
+        """Plain tokens by what they stand for; of equals the lowest id."""
+        special = set(self.special)
+        found: dict[bytes, int] = {}
+        for token, text in enumerate(self.tokens):
+            if text and token not in special:
+                found.setdefault(text, token)
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[bytes, int]:
+        """Special tokens by name."""
+        return {self.tokens[token]: token for token in self.special}
+
+    @cached_property
+    def single(self) -> npt.NDArray[np.int64]:
+        """Tokens of one byte, letters and digits first."""
+        ones = [(text[0], token) for text, token in self.by_bytes.items() if len(text) == 1]
+        ones.sort(key=lambda item: (not chr(item[0]).isalnum(), item[0]))
+        return np.array([token for _, token in ones], dtype=np.int64)
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of each token."""
+        return np.array([len(text) for text in self.tokens], dtype=np.int64)
+
+    @cached_property
+    def free_mask(self) -> npt.NDArray[np.int32]:
+        """Every token that has a text, ends of sequence left out."""
+        bits = np.zeros(self.words * 32, dtype=np.uint8)
+        bits[: self.width] = self.lengths > 0
+        bits[list(self.ends)] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    @cached_property
+    def _longest(self) -> int:
+        return min(64, max(map(len, self.by_bytes), default=1))
+
+    def greedy(self, text: bytes) -> list[int] | None:
+        """Tokens of `text`, the longest first at each place; None if some byte has no token."""
+        table, longest = self.by_bytes, self._longest
+        tokens, at = [], 0
+        while at < len(text):
+            for length in range(min(longest, len(text) - at), 0, -1):
+                token = table.get(text[at : at + length])
+                if token is not None:
+                    tokens.append(token)
+                    at += length
+                    break
+            else:
+                return None
+        return tokens
+
+    def text(self, tokens: Sequence[int]) -> bytes:
+        return b"".join([self.tokens[token] for token in tokens])

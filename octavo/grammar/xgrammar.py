@@ -1,0 +1,195 @@
+"""The xgrammar engine: for what llguidance refuses. It drops what it does not know in silence, so it is asked only
+for schemas all of whose keywords it was seen to enforce."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from octavo.base.errors import UserError
+from octavo.grammar.base import Form, Refused, Words
+from octavo.grammar.vocabulary import VocabularyTable
+
+# Seen to be enforced exactly (tests/unit/grammar/test_grammar_engines.py). Left out on purpose: number ranges next to
+# multipleOf, formats, patterns (its dialect differs), uniqueItems, contains, not, oneOf, conditions.
+KEYWORDS = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "minItems",
+    "maxItems",
+    "enum",
+    "const",
+    "anyOf",
+    "$ref",
+    "$defs",
+    "definitions",
+    "propertyNames",
+    "maxProperties",
+    "minProperties",
+    "minLength",
+    "maxLength",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$schema",
+    "$id",
+    "$comment",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+}
+_MAPS = ("properties", "$defs", "definitions")
+_NAME_KEYWORDS = {"pattern", "minLength", "maxLength", "type"}
+
+
+class XGrammar:
+    """See grammar/base.py's Backend. Importing the library takes seconds and brings torch, hence so late."""
+
+    def __init__(self, vocabulary: VocabularyTable) -> None:
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _compiler(self) -> Any:
+        try:
+            import xgrammar
+        except ImportError:
+            raise Refused("the grammar engine xgrammar is not installed here") from None
+        table = self._vocabulary
+        tokens = [b"" if token in set(table.special) else text for token, text in enumerate(table.tokens)]
+        info = xgrammar.TokenizerInfo(
+            tokens, xgrammar.VocabType.RAW, vocab_size=table.width, stop_token_ids=list(table.ends) or [0]
+        )
+        return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+    def refusal(self, form: Form) -> str | None:
+        if form.kind in ("lark", "structural_tag"):
+            return "grammars are not for xgrammar"
+        if form.kind == "json_schema":
+            if form.whitespace_pattern is not None:
+                return "whitespace_pattern is not for xgrammar"
+            return _unknown(msgspec.json.decode(form.text))
+        return None
+
+    def compile(self, form: Form) -> "XGCompiled":
+        """Raises Refused."""
+        try:
+            return XGCompiled(self._compile(form), self._vocabulary)
+        except UserError:
+            raise
+        except Exception as error:  # the binding's own exception classes, one a kind of mistake
+            raise Refused(" ".join(str(error).split())[:300]) from None
+
+    def _compile(self, form: Form) -> Any:
+        match form.kind:
+            case "json_schema":
+                spaces: dict[str, Any] = {} if form.any_whitespace else {"separators": (",", ":")}
+                return self._compiler.compile_json_schema(
+                    form.text, any_whitespace=form.any_whitespace, strict_mode=False, **spaces
+                )
+            case "regex":
+                return self._compiler.compile_regex(form.text)
+            case "choice":
+                texts = msgspec.json.decode(form.text, type=list[str])
+                return self._compiler.compile_grammar("root ::= " + " | ".join(map(_quoted, texts)))
+            case _:
+                raise Refused("grammars are not for xgrammar")
+
+
+class XGCompiled:
+    """See grammar/base.py's Grammar."""
+
+    def __init__(self, compiled: Any, vocabulary: VocabularyTable) -> None:
+        self._compiled = compiled
+        self._vocabulary = vocabulary
+
+    def matcher(self) -> "XGState":
+        import xgrammar
+
+        return XGState(xgrammar.GrammarMatcher(self._compiled), self._vocabulary)
+
+    @property
+    def num_bytes(self) -> int:
+        return 16_000 + int(self._compiled.memory_size_bytes)
+
+
+class XGState:
+    """See grammar/base.py's Matcher. The library counts its stop tokens as part of the text; they never reach it."""
+
+    def __init__(self, matcher: Any, vocabulary: VocabularyTable) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+
+    def fill(self, row: Words) -> bool:
+        if not self._matcher.fill_next_token_bitmask(row[None, :], 0):
+            row.fill(-1)
+        for token in self._vocabulary.special:
+            row[token >> 5] &= ~(1 << (token & 31)) if token & 31 < 31 else 0x7FFFFFFF
+        return True
+
+    def accept(self, token: int) -> bool:
+        return token not in self._vocabulary.special and bool(self._matcher.accept_token(token))
+
+    def push(self, tokens: Sequence[int]) -> bool:
+        for done, token in enumerate(tokens):
+            if not self.accept(token):
+                self.rewind(done)
+                return False
+        return True
+
+    def rewind(self, n: int) -> None:
+        if n:
+            self._matcher.rollback(n)
+
+    def copy(self) -> "XGState":
+        return XGState(self._matcher.fork(), self._vocabulary)
+
+    @property
+    def is_accepting(self) -> bool:
+        return bool(self._matcher.is_completed())
+
+    @property
+    def is_terminated(self) -> bool:
+        if not self.is_accepting:
+            return False
+        import numpy as np
+
+        row = np.zeros(self._vocabulary.words, dtype=np.int32)
+        self.fill(row)
+        return not row.any()
+
+
+def _unknown(schema: Any) -> str | None:
+    """The first keyword that is not known to be enforced exactly, in words."""
+    if isinstance(schema, list):
+        return next((found for item in schema if (found := _unknown(item))), None)
+    if not isinstance(schema, dict):
+        return None
+    for key, value in schema.items():
+        if key not in KEYWORDS:
+            return f"the keyword {key[:64]} is not supported"
+        if key == "minProperties" and value > 1:
+            return "minProperties above 1 is not supported"  # a repeated key would count twice
+        if key == "propertyNames" and not (isinstance(value, dict) and value.keys() <= _NAME_KEYWORDS):
+            return "propertyNames is supported with pattern and lengths only"
+        inner: list[Any] = []
+        if key in _MAPS:
+            inner = list(value.values())
+        elif key == "anyOf":
+            inner = value
+        elif key in ("items", "additionalProperties"):
+            inner = [value]
+        found = _unknown(inner)
+        if found:
+            return found
+    if "properties" in schema and ("propertyNames" in schema or "maxProperties" in schema):
+        return "propertyNames and maxProperties are not supported beside properties"
+    return None
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()

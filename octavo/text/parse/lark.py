@@ -1,0 +1,117 @@
+"""Grammars of calls, in the Lark dialect of llguidance: marks, names, and ``%json`` for arguments.
+
+The rules of a dialect: `message`, all of it, and `tail`, what stands behind the first mark.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from octavo.text.parse.base import Choice, ToolSchemas
+
+CallRule = Callable[[str, str], str]
+"""From a tool's name and the rule that stands for its arguments to the call's right-hand side."""
+
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class Frame(Struct, frozen=True):
+    """What stands round calls, each a right-hand side: ``first lead call close (again call close)* after``."""
+
+    first: str = ""
+    lead: str = ""
+    close: str = ""
+    again: str = ""
+    after: str = ""
+
+
+def quoted(text: str) -> str:
+    """A string of Lark's."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def schema_of(tools: ToolSchemas, name: str) -> dict[str, Any]:
+    """The parameters' schema, always that of an object."""
+    schema = dict(tools.parameters[name])
+    schema.setdefault("type", "object")
+    return schema
+
+
+def json_rule(schema: Any) -> str:
+    """A right-hand side for JSON of this schema, spaced as `json.dumps` does it."""
+    if isinstance(schema, dict):
+        schema = {**schema, "x-guidance": _COMPACT}
+    return "%json " + json.dumps(schema, ensure_ascii=False)
+
+
+def frame_calls(
+    tools: ToolSchemas,
+    choice: Choice,
+    frame: Frame,
+    call: CallRule,
+    arguments: Callable[[ToolSchemas, str, str], str] | None = None,
+) -> str:
+    """The rules. `arguments` gives the rules of a tool's arguments under the name it is passed; JSON if not given."""
+    rules = []
+    for number, name in enumerate(choice.names):
+        own = f"args{number}"
+        rules.append(f"call{number}: {call(name, own)}")
+        rules.append(arguments(tools, name, own) if arguments else f"{own}: {json_rule(schema_of(tools, name))}")
+    one = " | ".join(f"call{number}" for number in range(len(choice.names)))
+    more = f"({frame.again} one {frame.close})*" if choice.parallel else ""
+    head = [
+        f"message: {frame.first} tail",
+        f"tail: {frame.lead} one {frame.close} {more} {frame.after}",
+        f"one: {one}",
+    ]
+    return "\n".join([*head, *rules, ""])
+
+
+def json_calls(tools: ToolSchemas, choice: Choice, frame: Frame, arguments: str = "arguments") -> str:
+    """Calls as objects with a name and, under `arguments`, their arguments."""
+
+    def call(name: str, rule: str) -> str:
+        head = '{"name": ' + json.dumps(name) + f', "{arguments}": '
+        return f'{quoted(head)} {rule} "}}"'
+
+    return frame_calls(tools, choice, frame, call)
+
+
+def properties(tools: ToolSchemas, name: str) -> list[tuple[str, Any, bool]]:
+    """A tool's parameters in order: name, schema (with what it refers to), whether it must be there."""
+    schema = tools.parameters[name]
+    found = schema.get("properties")
+    required = schema.get("required") or []
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return [
+        (key, {**shared, **inner} if isinstance(inner, dict) else inner, key in required)
+        for key, inner in (found if isinstance(found, dict) else {}).items()
+    ]
+
+
+def listed(own: str, items: Sequence[tuple[str, bool]], separator: str) -> list[str]:
+    """Rules named after `own`: the items in order, optional ones left out or not, `separator` between."""
+    rules = []
+    for number, (item, required) in enumerate(items):
+        skip, skip_rest = (f" | {own}_f{number + 1}", f" | {own}_r{number + 1}") if not required else ("", "")
+        rules.append(f"{own}_f{number}: {item} {own}_r{number + 1}{skip}")
+        rules.append(f"{own}_r{number}: {separator} {item} {own}_r{number + 1}{skip_rest}")
+    last = len(items)
+    return [f"{own}: {own}_f0", *rules, f'{own}_f{last}: ""', f'{own}_r{last}: ""']
+
+
+def accepts_text(schema: Any) -> bool:
+    """Whether a parameter is a string and nothing else, without a list of values."""
+    return (
+        isinstance(schema, dict) and schema.get("type") == "string" and "enum" not in schema and "const" not in schema
+    )
+
+
+def choices_of(schema: Any) -> list[str] | None:
+    """The strings that a parameter is confined to, if it is confined to strings."""
+    if not isinstance(schema, dict):
+        return None
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) and values and all(isinstance(value, str) for value in values) else None
