@@ -27,7 +27,9 @@ async def create(call: Call) -> Reply | None:
     call.headers.append((b"request-id", call.request_id.encode()))
     body, unknown = await call.read(_MESSAGES)
     model = call.service.check_model(body.model)
-    request = await call.service.off_loop(call.body_bytes, _encode, chat_body(body), passed_on(unknown))
+    speech = call.service.backend.text.speech
+    chat_request = chat_body(body, bounds_thoughts=speech is not None and speech.bounds_thoughts)
+    request = await call.service.off_loop(call.body_bytes, _encode, chat_request, passed_on(unknown))
     sink = _Message(call, MessageBuilder(f"msg_{uuid.uuid4().hex}", model), stream=bool(body.stream))
     await inner.stream(call, chat.create, request, sink)
     return await sink.end()

@@ -130,6 +130,11 @@ class Speech:
             return budget_grammar(thoughts, opened, budget, self._mark)
         return None
 
+    @property
+    def bounds_thoughts(self) -> bool:
+        """Whether the model's thoughts have an end that a budget can enforce."""
+        return hasattr(self._thoughts, "closings")
+
     def _mark(self, text: str) -> str:
         """A mark as a terminal of a grammar: its token where it is one."""
         token = self._ids.get(text)
