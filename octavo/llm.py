@@ -29,6 +29,7 @@ from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults, read_defaults
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.request import Limits, Prepared, TextProcessor
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, load_tokenizer
 from octavo.weights.facts import ModelFiles
 
@@ -100,6 +101,9 @@ class LLM:
         self.config = config
         self._client = client
         self._text = text
+        vocabulary = vocabulary_of(text.tokenizer)
+        if vocabulary is not None:
+            client.provide(vocabulary)
         self._batch = BatchRunner(client, config.scheduler)
         self._name = secrets.token_hex(4)
         self._ids = itertools.count()

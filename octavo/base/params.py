@@ -21,6 +21,30 @@ MAX_TOKENS = 1 << 24
 MAX_SEED = (1 << 63) - 1
 
 
+class StructuredOutputsParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What the output must look like: exactly one of the first six. Names are vLLM's."""
+
+    json: str | dict[str, Any] | bool | None = None  # a JSON schema
+    regex: str | None = None  # that the whole output must match
+    choice: list[str] | None = None
+    grammar: str | None = None  # Lark, or EBNF in GBNF's form
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    backend: str = "auto"  # a grammar engine by name; auto: the first that can enforce it exactly
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    finish_within_budget: bool | None = None  # end whole even if by length; None: for JSON
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the constraints that are set."""
+        return [name for name in CONSTRAINTS if getattr(self, name) is not None and getattr(self, name) is not False]
+
+
+CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
 class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """How to pick the next tokens of one request. Validated by `checked`."""
 
@@ -50,6 +74,7 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     detokenize: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def checked(self) -> "SamplingParams":
         """Self, or UserError naming the field. Bounds that need the model (vocabulary, context) come later."""

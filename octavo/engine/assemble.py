@@ -10,13 +10,15 @@ from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVSpec
-from octavo.base.wire import Ready
+from octavo.base.wire import EngineRequest, Ready
 from octavo.engine import sizing
+from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
 from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.resolve import refit, resolve
+from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
@@ -102,7 +104,8 @@ def finish(
             executor.start(sized.layout)
     with phases.timed("scheduler"):
         scheduler = _scheduler(config, resolved, sized, files.arch if files else None)
-    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size))
+    seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
+    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat)
     ready = Ready(
         max_model_len=resolved.max_model_len,
         vocab_size=vocab_size,
@@ -142,8 +145,18 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits)
-    return Scheduler(sized.layout, limits, salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}")
+        return Scheduler(sized.layout, limits, stepwise=_stepwise)
+    return Scheduler(
+        sized.layout,
+        limits,
+        salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
+        stepwise=_stepwise,
+    )
+
+
+def _stepwise(wire: EngineRequest) -> bool:
+    """A mask needs the token before it."""
+    return RIDER in wire.riders
 
 
 def _kv_notes(sized: sizing.Sizing) -> list[str]:

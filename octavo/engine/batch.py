@@ -93,4 +93,4 @@ class BatchRunner:
 
 def _as_exception(output: TokenOutput) -> Exception:
     message = output.error or "the request could not be finished"
-    return UserError(message) if output.error_code < 500 else EngineError(message)
+    return UserError(message, param=output.error_param) if output.error_code < 500 else EngineError(message)

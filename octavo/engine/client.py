@@ -30,6 +30,7 @@ from octavo.base.wire import (
     Ready,
     Shutdown,
     StepOutputs,
+    Vocabulary,
 )
 from octavo.engine.life import Life
 from octavo.engine.proc import EXIT_CONFIG, REAL_ASSEMBLY, Launch
@@ -139,6 +140,12 @@ class EngineClient:
             self._life.began_work()
         mailbox = self._mailboxes[request.id] = Mailbox()
         return Stream(request.id, mailbox, self._abort_one)
+
+    def provide(self, vocabulary: Vocabulary) -> None:
+        """What the tokens stand for, for features of the engine that must know. Raises EngineDead, EngineError."""
+        self._life.check_alive()
+        if not self._link.sender.send(vocabulary, wait=False):
+            raise EngineError("the engine does not read what it is sent")
 
     def abort(self, ids: Iterable[str]) -> None:
         """End requests at the engine's next step; their streams end too. Unknown ids are passed over."""

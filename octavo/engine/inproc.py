@@ -1,13 +1,16 @@
 """An engine inside the caller's process, for offline use: the same core, no sockets, moved on by its caller."""
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from octavo.base.config import EngineConfig
 from octavo.base.errors import EngineError
-from octavo.base.wire import Control, EngineRequest, TokenOutput
+from octavo.base.wire import Control, EngineRequest, TokenOutput, Vocabulary
 from octavo.engine.assemble import Engine, assemble
 from octavo.engine.control import execute
+
+STILL_WAIT_S = 0.002  # pause when there is work but no step to take
 
 
 class InprocClient:
@@ -27,6 +30,10 @@ class InprocClient:
     def has_work(self) -> bool:
         return self.engine.core.has_work
 
+    def provide(self, vocabulary: Vocabulary) -> None:
+        """What the tokens stand for, for features that must know."""
+        self.engine.core.provide(vocabulary)
+
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. A refusal comes as its output."""
         self.engine.core.add(request)
@@ -38,6 +45,7 @@ class InprocClient:
         """Move on by one step; what came of it. Raises EngineDead."""
         outputs = self.engine.core.step()
         if outputs is None:
+            time.sleep(STILL_WAIT_S if self.has_work else 0.0)
             return []
         self.stats = outputs.stats
         return outputs.outputs

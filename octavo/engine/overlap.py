@@ -4,7 +4,9 @@ Depth 1 is synchronous operation of the same code.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from octavo.base.errors import EngineError
 from octavo.base.plan import StepPlan, StepResult
@@ -33,14 +35,25 @@ class _Broken:
         return True
 
 
+Riders = Callable[[StepPlan], dict[str, Any]]
+"""Called between `forward` and `sample` of a step, while the device computes; gives what `sample` takes along."""
+
+
+def no_riders(plan: StepPlan) -> dict[str, Any]:
+    """Nothing to take along."""
+    del plan
+    return {}
+
+
 class Pipeline:
     """A queue of plans that the executor has and whose results are still to be taken."""
 
-    def __init__(self, executor: Executor, depth: int) -> None:
+    def __init__(self, executor: Executor, depth: int, riders: Riders = no_riders) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         self.depth = depth
         self._executor = executor
+        self._riders = riders
         self._flying: deque[tuple[StepPlan, Pending]] = deque()
 
     def __len__(self) -> int:
@@ -55,7 +68,7 @@ class Pipeline:
         pending: Pending
         try:
             self._executor.forward(plan)
-            pending = self._executor.sample({})
+            pending = self._executor.sample(self._riders(plan))
         except Exception as error:
             pending = _Broken(error)
         except BaseException:

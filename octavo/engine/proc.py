@@ -23,7 +23,7 @@ from octavo.base import ipc
 from octavo.base import log as logs
 from octavo.base.config import EngineConfig
 from octavo.base.errors import ConfigError, ModelFileError, OctavoError
-from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown
+from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, Vocabulary
 from octavo.engine.control import execute
 from octavo.engine.core import Core
 
@@ -109,6 +109,8 @@ class Loop:
                 self._core.abort(message.ids)
             case Control():
                 self._sender.send(execute(self._core, message))
+            case Vocabulary():
+                self._core.provide(message)
             case Shutdown():
                 self._running = False
 

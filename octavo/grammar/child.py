@@ -53,10 +53,10 @@ class Child:
             return self._ask(Job(backend, spec), COMPILE_TIMEOUT_S)
         except TimeoutError:
             self._end()
-            raise UserError(TOO_SLOW, param="structured_outputs") from None
+            raise UserError(TOO_SLOW, param=spec.param) from None
         except Broken:
             self._end()
-            raise UserError(TOO_LARGE, param="structured_outputs") from None
+            raise UserError(TOO_LARGE, param=spec.param) from None
 
     def close(self) -> None:
         """End the process for good."""

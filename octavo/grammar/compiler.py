@@ -81,8 +81,8 @@ class Compiler:
             if not verdict.refused:
                 break
         if first is None:
-            raise UserError("no grammar engine is installed", param="structured_outputs")
-        raise UserError(f"structured output: {first.error}", param=first.param or "structured_outputs")
+            raise UserError("no grammar engine is installed", param=spec.param)
+        raise UserError(f"structured output: {first.error}", param=first.param or spec.param)
 
     def _judge(self, backend: str, spec: GrammarSpec) -> Verdict:
         child = self._children.get()

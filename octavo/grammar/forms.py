@@ -27,16 +27,32 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
-def check_spec(spec: GrammarSpec, param: str = "structured_outputs") -> Form:
-    """The form of a spec. Raises UserError whose `param` is the place at fault; nothing is compiled yet."""
+def check_shape(spec: GrammarSpec) -> None:
+    """What is cheap to see: sizes, JSON, keywords. Raises UserError whose `param` is the place at fault."""
+    if spec.kind in ("grammar", "structural_tag"):
+        _check_markers(spec, spec.param)
+        if len(spec.source.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
+            raise UserError(f"{spec.param} may have at most {MAX_GRAMMAR_BYTES} bytes.", param=spec.param)
+        if spec.kind == "structural_tag":
+            _parsed(spec.source, spec.param)
+    else:
+        check_spec(spec, search=False)
+
+
+def check_spec(spec: GrammarSpec, *, search: bool = True) -> Form:
+    """The form of a spec. Raises UserError whose `param` is the place at fault; nothing is compiled yet.
+
+    `search`: give hints for the search of a short end too, which takes a moment.
+    """
+    param = spec.param
     _check_markers(spec, param)
     if spec.whitespace_pattern is not None:
         check_pattern(spec.whitespace_pattern, f"{param}.whitespace_pattern")
     match spec.kind:
         case "json_schema":
-            return _json(spec, spec.source, param)
+            return _json(spec, spec.source, param, search)
         case "json_object":
-            return _json(spec, ANY_OBJECT, param)
+            return _json(spec, ANY_OBJECT, param, search)
         case "regex":
             _check_regex(spec.source, param)
             return Form("regex", spec.source)
@@ -54,7 +70,7 @@ def check_spec(spec: GrammarSpec, param: str = "structured_outputs") -> Form:
             return Form("structural_tag", msgspec.json.encode(tag).decode(), hints=_tag_hints(tag))
 
 
-def _json(spec: GrammarSpec, source: str, param: str) -> Form:
+def _json(spec: GrammarSpec, source: str, param: str, search: bool) -> Form:
     schema = _parsed(source, param)
     check_schema(schema, param)
     if schema is False:
@@ -68,7 +84,7 @@ def _json(spec: GrammarSpec, source: str, param: str) -> Form:
         msgspec.json.encode(schema).decode(),
         any_whitespace=spec.any_whitespace,
         whitespace_pattern=pattern,
-        hints=hints(schema),
+        hints=hints(schema) if search else (),
     )
 
 

@@ -41,6 +41,7 @@ class GrammarSpec(Struct, frozen=True, array_like=True):
     after: tuple[str, ...] = ()
     finish_within_budget: bool = True  # with the tokens nearly spent, steer to the shortest valid end
     min_tokens: int = 0  # no end before this many tokens unless nothing else is left to say
+    param: str = "structured_outputs"  # the field that the caller gave it in, for errors
 
 
 def encode_spec(spec: GrammarSpec) -> bytes:

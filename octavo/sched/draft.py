@@ -23,6 +23,7 @@ class Draft:
 
     def add_row(self, request: Request) -> None:
         """The request takes a row of the worker; its blocks are reserved, its tokens all known."""
+        request.torn = False
         self.added.append(
             AddedRow(
                 row=request.row,

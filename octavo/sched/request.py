@@ -52,7 +52,9 @@ class Request:
         "sampling",
         "scored",
         "state",
+        "stepwise",
         "tokens",
+        "torn",
     )
 
     def __init__(self, wire: EngineRequest, order: Order, holding: Holding, max_model_len: int) -> None:
@@ -72,6 +74,8 @@ class Request:
         self.min_known = self.num_prompt + sampling.min_tokens
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it
         self.scored = 0  # prompt positions whose log-probabilities were handed out
+        self.stepwise = False  # each token must be known before the next is planned
+        self.torn = False  # the device's line of tokens is not ours any more: lay it in anew
         # Two marks keep the steady decode to one comparison each; they only say when to look closer.
         self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
         self.attention = 0  # update: number of tokens at which the request ends or fills a block
@@ -88,6 +92,9 @@ class Request:
 
     def set_horizon(self) -> None:
         """After the holding has changed."""
+        if self.stepwise:
+            self.horizon = 0
+            return
         capacity = self.holding.capacity
         self.horizon = capacity + 1 if capacity < self.limit else self.limit
 

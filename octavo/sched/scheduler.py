@@ -38,6 +38,12 @@ def given_salt(wire: EngineRequest) -> str:
     return wire.cache_salt
 
 
+def never(wire: EngineRequest) -> bool:
+    """No request needs each token known before the next is planned."""
+    del wire
+    return False
+
+
 class Scheduler:
     """Owns all requests from `add` until their last output."""
 
@@ -47,12 +53,15 @@ class Scheduler:
         limits: Limits,
         gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
         salt: Callable[[EngineRequest], str] = given_salt,
+        stepwise: Callable[[EngineRequest], bool] = never,
     ) -> None:
+        """`stepwise`: whether a request sits out while a token of it is in flight, since its next step needs it."""
         order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
         self.board = Board(layout, limits)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
         self._salt = salt
+        self._stepwise = stepwise
         self._longest = longest_alone(layout, limits.max_model_len)
         self._arrivals = 0
         self._step = 0
@@ -72,12 +81,27 @@ class Scheduler:
         self.board.waiting.check_room(len(wire.tokens))
         self._arrivals += 1
         holding = self.board.kv.hold(self._salt(wire))
-        self.board.enter(Request(wire, order, holding, self._limits.max_model_len))
+        request = Request(wire, order, holding, self._limits.max_model_len)
+        request.stepwise = self._stepwise(wire)
+        self.board.enter(request)
 
     def abort(self, ids: Sequence[str]) -> list[TokenOutput]:
         """End these requests, whatever they are doing. Unknown ids are passed over: they may just have ended."""
         requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
         return self._end(requests, "abort")
+
+    def reject(self, ids: Sequence[str], message: str) -> list[TokenOutput]:
+        """End these requests with an error that says `message`. Unknown ids are passed over."""
+        requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
+        return self._end(requests, "error", message)
+
+    def amend(self, ids: Sequence[str]) -> None:
+        """A result for these requests was altered after the device had made it: tell the device what holds."""
+        for id in ids:
+            request = self.board.requests.get(id)
+            if request is not None:
+                request.torn = True
+                request.horizon = 0
 
     def stats(self) -> EngineStats:
         """Gauges now, and counters since the beginning."""
@@ -161,6 +185,8 @@ class Scheduler:
 
     def _advance(self, request: Request, draft: Draft) -> None:
         """A running request that needs more blocks, or has more than one token to compute."""
+        if request.stepwise and request.in_flight:
+            return
         want = request.known - request.computed
         extra = self._allow(request, want - 1) if want > 1 else 0
         grant = self._reserve(request, 1 + extra)
@@ -168,7 +194,11 @@ class Scheduler:
             return
         if grant.num_tokens > 1:
             self._spend(request, grant.num_tokens - 1)
-        draft.add_blocks(request, grant)
+        if request.torn and not request.in_flight:
+            self.board.rows.redo(request.row)
+            draft.add_row(request)
+        else:
+            draft.add_blocks(request, grant)
         self._compute(request, grant, draft)
 
     def _reserve(self, request: Request, want: int) -> Grant | None:

@@ -100,12 +100,12 @@ def failure(exc: BaseException) -> Failure:
     return Failure(500, ErrorDetail(INTERNAL_TEXT, "internal_error", None, "internal_error"))
 
 
-def from_status(status: int, message: str) -> OctavoError:
+def from_status(status: int, message: str, param: str | None = None) -> OctavoError:
     """The exception for an error the engine reports by status and catalogue text."""
     kind = _STATUS_KINDS.get(status)
     if kind is not None:
         return kind(message)
-    return UserError(message) if 400 <= status < 500 else OctavoError(message)
+    return UserError(message, param=param) if 400 <= status < 500 else OctavoError(message)
 
 
 def invalid_json(exc: msgspec.DecodeError) -> UserError:

@@ -138,7 +138,8 @@ class Generation:
 
     async def _take(self, index: int, output: TokenOutput) -> Piece:
         if output.finish == "error":
-            raise from_status(output.error_code, output.error or "The engine could not finish this request.")
+            message = output.error or "The engine could not finish this request."
+            raise from_status(output.error_code, message, output.error_param)
         if output.finish == "abort":
             raise Unavailable("The server ended this request.")
         now, timer = time.monotonic(), self._timers[index]

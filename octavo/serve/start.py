@@ -8,12 +8,14 @@ from typing import TypeVar
 
 from octavo.base.config import ModelConfig, OctavoConfig, ServeConfig
 from octavo.base.errors import ConfigError
+from octavo.base.wire import Vocabulary
 from octavo.engine.client import EngineClient
 from octavo.serve.calls import Backend
 from octavo.text.chat import MAX_SOURCE_CHARS, ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
 from octavo.text.parse.speech import Speech
 from octavo.text.request import Limits, TextProcessor
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, load_tokenizer
 from octavo.weights.facts import ModelFiles, read_model
 
@@ -34,7 +36,9 @@ async def launch(config: OctavoConfig) -> Backend:
         text.cancel()
         raise
     try:
-        tokenizer, template, defaults, speech = await text
+        tokenizer, template, defaults, speech, vocabulary = await text
+        if vocabulary is not None:
+            engine.provide(vocabulary)
     except BaseException:
         await engine.close()
         raise
@@ -45,7 +49,7 @@ async def launch(config: OctavoConfig) -> Backend:
 
 def _text(
     config: ModelConfig, serve: ServeConfig, files: ModelFiles
-) -> tuple[Tokenizer, ChatTemplate | None, Defaults, Speech]:
+) -> tuple[Tokenizer, ChatTemplate | None, Defaults, Speech, Vocabulary | None]:
     tokenizer = load_tokenizer(files)
     templates = tokenizer.templates
     if config.chat_template is not None:
@@ -54,7 +58,7 @@ def _text(
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
     source = "\n".join(templates.values())
     speech = Speech(tokenizer, source, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser)
-    return tokenizer, template, defaults, speech
+    return tokenizer, template, defaults, speech, vocabulary_of(tokenizer)
 
 
 def _read_template(path: str) -> str:

@@ -184,12 +184,11 @@ class FakeExecutor:
 
     def sample(self, riders: dict[str, Any]) -> FakePending:
         """Sample the step last given to `forward`; the pending result completes `latency_s` later."""
-        del riders
         plan = self._plan
         if plan is None:
             raise PlanViolation("sample was called without forward")
         self._plan = None
-        result = None if self._failing else self._result(plan)
+        result = None if self._failing else self._result(plan, riders)
         if result is None:
             self._undelivered += 1
             for row in plan.rows:
@@ -334,7 +333,8 @@ class FakeExecutor:
 
     # --- results
 
-    def _result(self, plan: StepPlan) -> StepResult:
+    def _result(self, plan: StepPlan, riders: dict[str, Any]) -> StepResult:
+        masks = masks_of(riders)
         tokens: list[list[int]] = []
         logprobs: dict[int, list[TokenLogprobs]] = {}
         for i, index in enumerate(plan.sample):
@@ -344,6 +344,7 @@ class FakeExecutor:
                 tokens.append([-1])
                 continue
             token = self.next_token(state.tokens, state.num_prompt, state.sampling)
+            token = nearest_allowed(token, masks.get(i))
             tokens.append([token])
             if state.sampling.logprobs >= 0:
                 logprobs[i] = [fake_logprobs(state.tokens, token, state.sampling.logprobs, self.vocab_size)]
@@ -368,6 +369,24 @@ class FakeExecutor:
     def _failure_delivered(self) -> None:
         """From now on the caller knows that everything in flight is lost."""
         self._undelivered = 0
+
+
+def masks_of(riders: dict[str, Any]) -> dict[int, set[int]]:
+    """Place in the sample -> tokens that its mask allows."""
+    if "grammar" not in riders:
+        return {}
+    rows, masks = riders["grammar"]
+    return {
+        int(row): {32 * word + bit for word, value in enumerate(mask.tolist()) for bit in range(32) if value >> bit & 1}
+        for row, mask in zip(rows, masks)
+    }
+
+
+def nearest_allowed(token: int, allowed: set[int] | None) -> int:
+    """The token itself or the next one that the mask allows, round the end; -1 if it allows none."""
+    if allowed is None or token in allowed:
+        return token
+    return min(allowed, key=lambda other: (other < token, other), default=-1)
 
 
 def fake_logprobs(before: Sequence[int], token: int, k: int, vocab_size: int) -> TokenLogprobs:

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
-from octavo.base.wire import EngineRequest
-from octavo.grammar.spec import RIDER, encode_spec
+from octavo.base.wire import EngineRequest, Sampling
+from octavo.grammar.forms import check_shape
+from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec
 from octavo.text.chat import NO_TEMPLATE, ChatTemplate
 from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults
@@ -22,6 +23,7 @@ from octavo.text.fanout import mix, sibling_id, sibling_seed
 from octavo.text.parse.speech import NO_DIALECT, Speech, Voice, Wish
 from octavo.text.sampling import check_ids, resolve_sampling
 from octavo.text.special import Rendered
+from octavo.text.structured import given_spec
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
@@ -82,8 +84,10 @@ class TextProcessor:
         echo: bool = False,
         add_special: bool = True,
         param: str = "prompt",
+        grammar: GrammarSpec | None = None,
     ) -> Prepared:
-        """A prompt as text or as token ids. `param` names the prompt's field in errors. Raises UserError."""
+        """A prompt as text or as token ids. `param` names the prompt's field in errors. `grammar` goes before the
+        params' structured_outputs. Raises UserError."""
         params = params.checked()
         if isinstance(prompt, str):
             tokens = self.tokenize(prompt, add_special=add_special, bounded=params.truncate_prompt_tokens is None)
@@ -91,7 +95,8 @@ class TextProcessor:
         else:
             tokens, text = self._given_tokens(prompt, params, param), None
         tokens = self._truncated(tokens, params)
-        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, param)
+        grammar = given_spec(params) if grammar is None else grammar
+        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, param, grammar)
 
     def chat(
         self,
@@ -106,10 +111,12 @@ class TextProcessor:
         priority: int = 0,
         cache_salt: str = "",
         echo: bool = False,
+        grammar: GrammarSpec | None = None,
         wish: Wish | None = None,
     ) -> Prepared:
-        """A chat, rendered by the model's template; with `wish` its answer is read for thoughts and calls.
+        """A chat, rendered by the model's template. `grammar` goes before the params' structured_outputs.
 
+        With `wish` its answer is read for thoughts and calls, and `grammar` waits for the end of the thoughts.
         Raises UserError.
         """
         params = params.checked()
@@ -123,14 +130,17 @@ class TextProcessor:
         tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
         tokens = self._truncated(tokens, params)
         text = str(rendered) if echo and params.truncate_prompt_tokens is None else None
+        if grammar is None:
+            grammar = given_spec(params)
         voice = None
         if wish is not None and params.detokenize:
-            voice = self._voice(rendered.text[-_TAIL_CHARS:], wish)
-        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages", voice)
+            voice = self._voice(rendered.text[-_TAIL_CHARS:], wish, grammar)
+            grammar = grammar if voice is None else voice.spec
+        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages", grammar, voice)
 
-    def _voice(self, tail: str, wish: Wish) -> Voice | None:
+    def _voice(self, tail: str, wish: Wish, grammar: GrammarSpec | None) -> Voice | None:
         if self.speech is not None:
-            return self.speech.voice(tail, wish)
+            return self.speech.voice(tail, wish, grammar)
         if wish.choice is not None and wish.choice.mode == "required":
             raise UserError(NO_DIALECT, param="tool_choice", code="unsupported_value")
         return None
@@ -221,6 +231,7 @@ class TextProcessor:
         cache_salt: str,
         echo: bool,
         param: str,
+        grammar: GrammarSpec | None,
         voice: Voice | None = None,
     ) -> Prepared:
         _check_envelope(request_id, priority, cache_salt)
@@ -237,8 +248,10 @@ class TextProcessor:
             room = min(room, self.defaults.max_tokens)
         base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
         first = resolve_sampling(wanted, self.tokenizer, vocab_size=self._vocab_size, room=room, seed=0)
+        riders: dict[str, bytes] = {}
+        if grammar is not None and not prompt_only:
+            first, riders = self._constrained(first, grammar)
         arrival = time.time()
-        riders = {RIDER: encode_spec(voice.spec)} if voice is not None and voice.spec is not None else {}
         requests, collectors = [], []
         for index in range(params.n):
             name = sibling_id(request_id, index, params.n)
@@ -259,6 +272,13 @@ class TextProcessor:
                 )
             )
         return Prepared(requests, collectors, tokens)
+
+    def _constrained(self, sampling: Sampling, grammar: GrammarSpec) -> tuple[Sampling, dict[str, bytes]]:
+        """A constraint says itself when the output may end: it takes over `min_tokens`, and ends stay ends."""
+        ends = tuple(token for token in self.tokenizer.eos_ids if token < self._vocab_size)
+        check_shape(grammar)
+        spec = replace(grammar, min_tokens=max(grammar.min_tokens, sampling.min_tokens))
+        return replace(sampling, min_tokens=0, eos_token_ids=ends), {RIDER: encode_spec(spec)}
 
     def _room(self, prompt: int, params: SamplingParams, param: str) -> int:
         """Tokens that fit after the prompt. Raises UserError if none does, or fewer than the caller wants."""

@@ -11,12 +11,13 @@ from octavo.worker.batch import BatchBuilder
 from octavo.worker.head.generate import GenerateHead, Model
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
+from octavo.worker.sample.bitmask import BitMask
 from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
-SENDS_A_STEP = 4  # table, batch, sampler, prompt positions
+SENDS_A_STEP = 5  # table, batch, sampler, masks, prompt positions
 
 
 def build_runner(
@@ -34,7 +35,7 @@ def build_runner(
         builder=builder,
         model=model,
         head=GenerateHead(model),
-        sampler=Sampler(ops, table, stager, rules),
+        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),
         kv=kv_views(allocate_kv(platform, layout, dtype), layout),
         layer_group=layer_groups(layout),

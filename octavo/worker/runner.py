@@ -73,15 +73,15 @@ class Runner:
         except Exception as error:
             self._launched = failure(plan.step, error)
 
-    def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:  # noqa: ARG002
-        """Enqueue the sampling of the step last given to `forward`. `riders` are for steps that add to this one."""
+    def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:
+        """Enqueue the sampling of the step last given to `forward`. `riders`: what the rules of their names read."""
         launched, self._launched = self._launched, None
         if launched is None:
             raise EngineError("sample without a step")
         if isinstance(launched, EngineError):
             return FailedPending(launched)
         try:
-            return self._sample(launched)
+            return self._sample(launched, riders)
         except Exception as error:
             return FailedPending(failure(launched.plan.step, error))
 
@@ -98,12 +98,12 @@ class Runner:
         return _Launched(plan, batch, hidden, prepared, spans)
 
     @torch.inference_mode()
-    def _sample(self, launched: _Launched) -> StepPending:
+    def _sample(self, launched: _Launched, riders: dict[str, Any]) -> StepPending:
         batch, prepared, spans = launched.batch, launched.prepared, launched.spans
         drawn: Drawn | None = None
         if prepared is not None:
             logits = self._head(launched.hidden, batch.sample_index)
-            drawn = self._sampler.sample(logits, prepared)
+            drawn = self._sampler.sample(logits, prepared, riders)
             self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens.clamp(min=0))
         prompt = None if spans is None else self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         outputs = Outputs(

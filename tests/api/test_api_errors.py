@@ -87,11 +87,16 @@ COMPLETION_FAULTS: list[tuple[str, Any]] = [
     ("best_of", 3),
 ]
 BOTH_REFUSED: list[tuple[str, Any]] = [
-    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_objects"}),
+    ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {"properties": []}}}),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "stsring"}}}),
-    ("guided_json", {"type": "object"}),
-    ("guided_regex", "(a+)+$"),
-    ("structured_outputs", {"json": {}}),
+    ("guided_json", {"type": "object", "properties": {"a": {"type": 1}}}),
+    ("guided_regex", "("),
+    ("guided_regex", "a{1,1000000}"),
+    ("guided_choice", []),
+    ("structured_outputs", {"json": {}, "regex": "a"}),
+    ("structured_outputs", {"unheard_of": 1}),
     ("use_beam_search", True),
     ("kv_transfer_params", {"do_remote_decode": True}),
 ]

@@ -25,6 +25,10 @@ class RowPool:
         self._free.append(row)
         self._dropped.append(row)
 
+    def redo(self, row: int) -> None:
+        """The row's request stays in it and is added anew in the next plan."""
+        self._dropped.append(row)
+
     def take_dropped(self) -> list[int]:
         """Rows given back since the last plan."""
         dropped, self._dropped = self._dropped, []

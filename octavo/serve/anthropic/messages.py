@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
+from octavo.base.errors import UserError
 from octavo.serve import inner
 from octavo.serve.anthropic.blocks import PING, MessageBuilder
 from octavo.serve.anthropic.errors import stream_error
 from octavo.serve.anthropic.schema import SILENT, Conversation, MessagesRequest
-from octavo.serve.anthropic.translate import chat_body, conversation
+from octavo.serve.anthropic.translate import BUDGET, chat_body, conversation
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.decode import Schema
 from octavo.serve.errors import ErrorDetail
@@ -27,11 +28,16 @@ async def create(call: Call) -> Reply | None:
     call.headers.append((b"request-id", call.request_id.encode()))
     body, unknown = await call.read(_MESSAGES)
     model = call.service.check_model(body.model)
-    speech = call.service.backend.text.speech
-    chat_request = chat_body(body, bounds_thoughts=speech is not None and speech.bounds_thoughts)
-    request = await call.service.off_loop(call.body_bytes, _encode, chat_request, passed_on(unknown))
+    request, extra = chat_body(body), passed_on(unknown)
     sink = _Message(call, MessageBuilder(f"msg_{uuid.uuid4().hex}", model), stream=bool(body.stream))
-    await inner.stream(call, chat.create, request, sink)
+    try:
+        await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
+    except UserError as exc:
+        if exc.param != BUDGET:
+            raise
+        # A budget is an aim of the caller's and no promise: this model, or this request's form, cannot be held to it.
+        del request[BUDGET]
+        await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
     return await sink.end()
 
 
@@ -41,6 +47,10 @@ async def count_tokens(call: Call) -> Reply:
     body, _ = await call.read(_COUNT)
     answer = await inner.ask(call, tokenize.tokenize, conversation(body))
     return json_reply({"input_tokens": answer["count"]})
+
+
+async def _encoded(call: Call, body: dict[str, Any], extra: dict[str, msgspec.Raw]) -> bytes:
+    return await call.service.off_loop(call.body_bytes, _encode, body, extra)
 
 
 def _encode(body: dict[str, Any], extra: dict[str, msgspec.Raw]) -> bytes:

@@ -9,11 +9,12 @@ from octavo.base.errors import UserError
 from octavo.base.params import MAX_TOKENS
 from octavo.serve.anthropic.schema import Block, Conversation, InputMessage, MessagesRequest, MessagesTool
 
+BUDGET = "thinking_token_budget"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_body(body: MessagesRequest, *, bounds_thoughts: bool) -> dict[str, Any]:
-    """The chat request that means the same. `bounds_thoughts`: whether the model can be held to a budget."""
+def chat_body(body: MessagesRequest) -> dict[str, Any]:
+    """The chat request that means the same."""
     found = conversation(body)
     if not 1 <= body.max_tokens <= MAX_TOKENS:
         raise _bad("max_tokens", f"must be between 1 and {MAX_TOKENS}")
@@ -26,8 +27,8 @@ def chat_body(body: MessagesRequest, *, bounds_thoughts: bool) -> dict[str, Any]
         found["tool_choice"] = _CHOICES.get(choice.type) or _named(choice.name)
         if choice.disable_parallel_tool_use is not None:
             found["parallel_tool_calls"] = not choice.disable_parallel_tool_use
-    if body.thinking is not None and body.thinking.budget_tokens and bounds_thoughts:
-        found["thinking_token_budget"] = body.thinking.budget_tokens
+    if body.thinking is not None and body.thinking.budget_tokens:
+        found[BUDGET] = body.thinking.budget_tokens
     form = (body.output_config and body.output_config.format) or body.output_format
     if form is not None:
         found["response_format"] = _response_format(form)

@@ -1,7 +1,7 @@
 """Fields beyond the schema: those without effect, those refused, and the rest, which is named and let pass.
 
 A known field that would change the answer and is not built yet must not be dropped in silence: a caller who asks
-for JSON by `guided_json` and gets prose with status 200 has been lied to.
+for a beam search and gets a plain sample with status 200 has been lied to.
 """
 
 import logging
@@ -28,7 +28,6 @@ SILENT = frozenset(
         "prediction",
         "request_id",
         "session_id",
-        "guided_decoding_backend",
         "include_reasoning",
         "stream_interval",
     }
@@ -40,14 +39,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "prompt_embeds": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": ({},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json_object": (False,),
-    "structural_tag": (),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),

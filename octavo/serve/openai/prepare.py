@@ -15,6 +15,7 @@ from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
 from octavo.serve.openai.prompts import Prompt, split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
+from octavo.serve.openai.structured import grammar_of
 from octavo.serve.openai.tools import check_tools, choice_of
 from octavo.text.fill import find_fill
 from octavo.text.parse.speech import Wish
@@ -109,6 +110,7 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
         prompts, params = fill_prompts(ticket.backend, body, prompts, params)
     check_choices(len(prompts), params.n)
     many = len(prompts) > 1
+    grammar = grammar_of(body)
     return [
         ticket.backend.text.completion(
             prompt,
@@ -119,6 +121,7 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
             echo=bool(body.echo),
             add_special=body.add_special_tokens is not False,
             param=f"prompt[{index}]" if many else "prompt",
+            grammar=grammar,
         )
         for index, prompt in enumerate(prompts)
     ]
@@ -158,6 +161,7 @@ def chat_sequences(ticket: Ticket, body: ChatRequest, params: SamplingParams) ->
         priority=ticket.priority,
         cache_salt=ticket.cache_salt,
         wish=wish,
+        grammar=grammar_of(body),
         **arguments,
     )
     return [prepared]

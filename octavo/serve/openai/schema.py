@@ -33,6 +33,25 @@ class StreamOptions(Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchema(Struct, kw_only=True):
+    """OpenAI's wrapping of a schema. `strict` changes nothing: what is asked for is always enforced."""
+
+    name: Name | None = None
+    description: Text | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, kw_only=True):
+    """``response_format``."""
+
+    type: Name
+    json_schema: JsonSchema | None = None
+    format: dict[str, Any] | None = None
+    structures: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
+    triggers: Annotated[list[Name], Meta(max_length=MAX_TOOLS)] | None = None
+
+
 class Sampled(Struct, kw_only=True):
     """Fields that chat and completions share. Those of `SAMPLING` go to SamplingParams by name."""
 
@@ -65,6 +84,16 @@ class Sampled(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[Name, Any] | None = None
+    structural_tag: Text | dict[str, Any] | None = None
+    guided_json: Text | dict[str, Any] | bool | None = None
+    guided_regex: Text | None = None
+    guided_choice: Annotated[list[Text], Meta(max_length=1024)] | None = None
+    guided_grammar: Text | None = None
+    guided_json_object: bool | None = None
+    guided_decoding_backend: Name | None = None
+    guided_whitespace_pattern: Text | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 

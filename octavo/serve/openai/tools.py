@@ -6,21 +6,12 @@ from typing import Any
 import msgspec
 
 from octavo.base.errors import UserError
+from octavo.grammar.schema import check_schema
 from octavo.text.parse.base import Choice
 
 MAX_SCHEMA_BYTES = 64 << 10
-MAX_SCHEMA_DEPTH = 32
 MAX_DESCRIPTION = 16 << 10
-MAX_PATTERN = 4096
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
-_SUBSCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-# Quantified groups inside quantified groups explode in a backtracking matcher, and huge counts in an automaton.
-# JSON schema speaks ECMA's dialect; what Python spells otherwise is replaced before the check.
-_ECMA = re.compile(r"\\[pP]\{[^}]*\}|\\u\{[^}]*\}|\\c[A-Za-z]|\\k<\w+>|(?P<group>\(\?<(?![=!])[^>]*>)")
-_BIG_COUNT = re.compile(r"\{\s*\d{5,}|,\s*\d{5,}\s*\}")
 
 
 def choice_of(
@@ -100,61 +91,6 @@ def check_tools(tools: list[dict[str, Any]]) -> None:
             if len(msgspec.json.encode(parameters)) > MAX_SCHEMA_BYTES:
                 raise _bad(f"{path}.function.parameters", f"may have at most {MAX_SCHEMA_BYTES} bytes")
             check_schema(parameters, f"{path}.function.parameters")
-
-
-def check_schema(schema: Any, path: str, depth: int = 0) -> None:
-    """UserError at the place where `schema` is no JSON schema."""
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, dict):
-        raise _bad(path, "must be an object or a boolean")
-    if depth > MAX_SCHEMA_DEPTH:
-        raise _bad(path, f"nests deeper than {MAX_SCHEMA_DEPTH}")
-    _check_keywords(schema, path)
-    for key in _SUBSCHEMAS:
-        if key in schema:
-            check_schema(schema[key], f"{path}.{key}", depth + 1)
-    for key in _SCHEMA_LISTS:
-        if key in schema:
-            if not isinstance(schema[key], list) or not schema[key]:
-                raise _bad(f"{path}.{key}", "must be a list of schemas")
-            for index, item in enumerate(schema[key]):
-                check_schema(item, f"{path}.{key}[{index}]", depth + 1)
-    for key in _SCHEMA_MAPS:
-        if key in schema:
-            if not isinstance(schema[key], dict):
-                raise _bad(f"{path}.{key}", "must be an object")
-            for name, item in schema[key].items():
-                check_schema(item, f"{path}.{key}.{name[:64]}", depth + 1)
-
-
-def _check_keywords(schema: dict[str, Any], path: str) -> None:
-    kind = schema.get("type")
-    kinds = kind if isinstance(kind, list) else [kind] if kind is not None else []
-    for name in kinds:
-        if not isinstance(name, str) or name not in _TYPES:
-            raise _bad(f"{path}.type", "is not a JSON type")
-    required = schema.get("required")
-    if required is not None and not (isinstance(required, list) and all(isinstance(r, str) for r in required)):
-        raise _bad(f"{path}.required", "must be a list of strings")
-    if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
-        raise _bad(f"{path}.enum", "must be a list of values")
-    patterns = [schema["pattern"]] if "pattern" in schema else []
-    if isinstance(schema.get("patternProperties"), dict):
-        patterns += list(schema["patternProperties"])
-    for pattern in patterns:
-        _check_pattern(pattern, f"{path}.pattern")
-
-
-def _check_pattern(pattern: Any, path: str) -> None:
-    if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
-        raise _bad(path, f"must be a string of at most {MAX_PATTERN} characters")
-    if _BIG_COUNT.search(pattern) or pattern.count("(") > 256:
-        raise _bad(path, "is too complex")
-    try:
-        re.compile(_ECMA.sub(lambda found: "(?:" if found["group"] else "a", pattern))
-    except (re.error, RecursionError, OverflowError):
-        raise _bad(path, "is not a regular expression") from None
 
 
 def _bad(path: str, what: str) -> UserError:

@@ -5,7 +5,7 @@ A stream of events is the same however the text was cut, once neighbours of one 
 text, unless the model broke off or broke the format inside them.
 """
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -118,9 +118,9 @@ class Dialect(Protocol):
         """Reads to the end of the text."""
         ...
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Any) -> str:
         """Lark rules: `message`, all messages that do as `choice` says, and `tail`, what follows a trigger.
 
-        `mark` writes a mark as a terminal: its token where the vocabulary has one, else its characters.
+        `terms` (lark.py) writes marks as terminals: tokens where the vocabulary has them, else characters.
         """
         ...

@@ -1,14 +1,15 @@
 """Constraints made of a dialect's rules: where they begin, and how thoughts go before them."""
 
 import re
-from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, Dialect, ToolSchemas
+from octavo.text.parse.lark import Terms, json_rule, text_then
 from octavo.text.parse.reasoning.tags import Tags
-
-Mark = Callable[[str], str]
 
 
 def calls_grammar(
@@ -18,10 +19,10 @@ def calls_grammar(
     thoughts: Tags | None,
     opened: bool,
     budget: int | None,
-    mark: Mark,
+    terms: Terms,
 ) -> GrammarSpec:
     """Calls as `choice` demands. `opened`: the prompt ends inside thoughts. Raises UserError."""
-    rules = dialect.grammar(tools, choice, mark)
+    rules = dialect.grammar(tools, choice, terms)
     if choice.mode == "auto":
         if budget is not None:
             raise UserError(
@@ -35,31 +36,90 @@ def calls_grammar(
         return _spec(f"start: message\n{rules}")
     if opened and budget is None:
         return _spec(f"start: /\\n{{0,2}}/ message\n{rules}", (thoughts.closings[0],))
-    return _spec(_thinking("/\\n{0,2}/ message", "message", thoughts, opened, budget, mark) + rules)
+    return _spec(_thinking("/\\n{0,2}/ message", "message", thoughts, opened, budget, terms) + rules)
 
 
-def budget_grammar(thoughts: Tags, opened: bool, budget: int, mark: Mark) -> GrammarSpec:
-    """At most `budget` tokens of thoughts, then anything."""
+def budget_grammar(thoughts: Tags, opened: bool, budget: int, terms: Terms) -> GrammarSpec:
+    """At most `budget` tokens of thoughts, then anything. Raises UserError."""
     free = "/(.|\\n)*/"
     silent = f'/[^{re.escape(thoughts.openings[0][0])}](.|\\n)*/ | ""'
-    return _spec(_thinking(free, silent, thoughts, opened, budget, mark))
+    source = _thinking(free, silent, thoughts, opened, budget, terms)
+    return _spec(source, finish=False, param="thinking_token_budget")
 
 
-def _thinking(after: str, silent: str, thoughts: Tags, opened: bool, budget: int | None, mark: Mark) -> str:
-    """Rules for thoughts with their closing mark, then `after`; or, unless they are opened, `silent` alone."""
+def _thinking(after: str, silent: str, thoughts: Tags, opened: bool, budget: int | None, terms: Terms) -> str:
+    """Rules for thoughts with their closing mark, then `after`; or, unless they are opened, `silent` alone.
+
+    A bound counts tokens, so that it needs a closing mark that is one. (Rules with max_tokens would do without,
+    but cannot be taken back.)
+    """
     end = thoughts.closings[0]
-    bound = f"[max_tokens={budget}]" if budget is not None else ""
-    body = f"thought{bound}: THOUGHT\nTHOUGHT: /(.|\\n)*/ & ~/(.|\\n)*{_pattern(end)}(.|\\n)*/\n"
-    thinking = f"thought {mark(end)} {after}"
+    if budget is None:
+        body = "\n".join(text_then("thought", terms, end)) + "\n"
+    elif terms.is_token(end):
+        body = f"thought: {terms.tokens_before(end, budget)} {terms.mark(end)}\n"
+    else:
+        raise UserError(
+            "this model's thoughts have no closing token that could be enforced.",
+            param="thinking_token_budget",
+            code="unsupported_parameter",
+        )
+    thinking = f"thought {after}"
     if opened:
         return f"start: {thinking}\n{body}"
-    return f"start: {mark(thoughts.openings[0])} {thinking} | silent\nsilent: {silent}\n{body}"
+    return f"start: {terms.mark(thoughts.openings[0])} {thinking} | silent\nsilent: {silent}\n{body}"
 
 
-def _pattern(text: str) -> str:
-    """`text` in a regular expression between slashes."""
-    return re.escape(text).replace("/", "\\/").replace("\\ ", " ")
+def answer_or_calls(
+    dialect: Dialect,
+    tools: ToolSchemas,
+    choice: Choice,
+    answer: GrammarSpec,
+    thoughts: Tags | None,
+    opened: bool,
+    terms: Terms,
+) -> GrammarSpec:
+    """Calls, or an answer as `answer`, a constraint in JSON, demands. Raises UserError for one of another kind."""
+    rules = dialect.grammar(tools, Choice("required", choice.names, choice.parallel, choice.strict), terms)
+    before = dialect.before_answer(terms) if isinstance(dialect, Channels) else ""
+    what = f"set tool_choice to none, or {answer.param} to JSON"
+    rules += f"answer: {before} answer_json\nanswer_json: {_json_of(answer, what)}\nsaid: message | answer\n"
+    if thoughts is None:
+        return _spec(f"start: said\n{rules}", param=answer.param)
+    if opened:
+        return _spec(f"start: /\\n{{0,2}}/ said\n{rules}", (thoughts.closings[0],), param=answer.param)
+    return _spec(_thinking("/\\n{0,2}/ said", "said", thoughts, opened, None, terms) + rules, param=answer.param)
 
 
-def _spec(source: str, after: tuple[str, ...] = ()) -> GrammarSpec:
-    return GrammarSpec("grammar", source, after=after)
+def answer_in_channel(dialect: "Channels", answer: GrammarSpec, terms: Terms) -> GrammarSpec:
+    """An answer in the form of a dialect that marks answers. Raises UserError for one that is not JSON."""
+    rule = _json_of(answer, f"set {answer.param} to JSON")
+    source = f"start: {dialect.before_answer(terms)} answer\nanswer: {rule}\n{dialect.thought_rules(terms)}"
+    return _spec(source, param=answer.param)
+
+
+@runtime_checkable
+class Channels(Protocol):
+    """A dialect whose answers stand behind marks too."""
+
+    def thought_rules(self, terms: Terms) -> str:
+        """Rules that `before_answer` needs."""
+        ...
+
+    def before_answer(self, terms: Terms) -> str:
+        """What stands before an answer."""
+        ...
+
+
+def _json_of(answer: GrammarSpec, what: str) -> str:
+    if answer.kind == "json_object":
+        return json_rule({"type": "object"})
+    if answer.kind == "json_schema":
+        return json_rule(msgspec.json.decode(answer.source))
+    raise UserError(
+        f"{answer.param} of this kind cannot be enforced here; {what}.", param=answer.param, code="invalid_value"
+    )
+
+
+def _spec(source: str, after: tuple[str, ...] = (), finish: bool = True, param: str = "tools") -> GrammarSpec:
+    return GrammarSpec("grammar", f"%llguidance {{}}\n{source}", after=after, finish_within_budget=finish, param=param)

@@ -4,7 +4,8 @@ The rules of a dialect: `message`, all of it, and `tail`, what stands behind the
 """
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ CallRule = Callable[[str, str], str]
 """From a tool's name and the rule that stands for its arguments to the call's right-hand side."""
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_NOTES = frozenset({"title", "description", "examples", "default", "$comment", "deprecated", "readOnly", "writeOnly"})
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 class Frame(Struct, frozen=True):
@@ -25,6 +28,45 @@ class Frame(Struct, frozen=True):
     close: str = ""
     again: str = ""
     after: str = ""
+
+
+class Terms:
+    """Marks as terminals. `ids`: the vocabulary's added tokens by text; `ends`: tokens that end a sequence."""
+
+    def __init__(self, ids: Mapping[str, int], ends: Sequence[int] = ()) -> None:
+        self._ids = ids
+        self._ends = tuple(ends)
+
+    def is_token(self, text: str) -> bool:
+        """Whether the vocabulary has a token of its own for a mark."""
+        return text in self._ids
+
+    def mark(self, text: str) -> str:
+        """A mark: its token where it has one, else its characters."""
+        return f"<[{self._ids[text]}]>" if text in self._ids else quoted(text)
+
+    def tokens_before(self, text: str, most: int) -> str:
+        """At most so many tokens that are neither the mark, which has a token, nor the end."""
+        excluded = ",".join(map(str, sorted({self._ids[text], *self._ends})))
+        return f"(<[^{excluded}]>){{0,{most}}}"
+
+
+def text_then(own: str, terms: Terms, end: str, *others: str, before: str = "", after: str = "") -> list[str]:
+    """Rules for a rule `own`: any text that holds neither the mark `end` nor `others`, then ``before end after``.
+
+    A lexer takes the longest match, so where the mark is plain characters it has to be part of the same terminal.
+    """
+    pattern = "|".join(_pattern(mark) for mark in (end, *others))
+    body = f"{own.upper()}_T: /(.|\\n)*/ & ~/(.|\\n)*({pattern})(.|\\n)*/"
+    if terms.is_token(end) and not before:
+        tail = f" {quoted(after)}" if after else ""
+        return [f"{own}: {own.upper()}_T {terms.mark(end)}{tail}", body]
+    return [f"{own}: {own.upper()}", f"{own.upper()}: {own.upper()}_T {quoted(before + end + after)}", body]
+
+
+def _pattern(text: str) -> str:
+    """`text` in a regular expression between slashes."""
+    return re.sub(r"[^A-Za-z0-9_ <>=\u0080-\uffff]", lambda found: "\\" + found[0], text)
 
 
 def quoted(text: str) -> str:
@@ -41,9 +83,27 @@ def schema_of(tools: ToolSchemas, name: str) -> dict[str, Any]:
 
 def json_rule(schema: Any) -> str:
     """A right-hand side for JSON of this schema, spaced as `json.dumps` does it."""
-    if isinstance(schema, dict):
-        schema = {**schema, "x-guidance": _COMPACT}
-    return "%json " + json.dumps(schema, ensure_ascii=False)
+    bare = _without_notes(schema)
+    if isinstance(bare, dict):
+        bare = {**bare, "x-guidance": _COMPACT}
+    return "%json " + json.dumps(bare, ensure_ascii=False)
+
+
+def _without_notes(schema: Any) -> Any:
+    """A schema without what constrains nothing: grammars have a size limit, and descriptions are most of a tool."""
+    if isinstance(schema, list):
+        return [_without_notes(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _NOTES:
+            continue
+        if key in _MAPS and isinstance(value, dict):
+            found[key] = {name: _without_notes(inner) for name, inner in value.items()}
+        else:
+            found[key] = value if key in ("enum", "const", "required") else _without_notes(value)
+    return found
 
 
 def frame_calls(

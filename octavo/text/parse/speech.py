@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, ToolSchemas
-from octavo.text.parse.constrain import budget_grammar, calls_grammar
-from octavo.text.parse.lark import quoted
+from octavo.text.parse.constrain import answer_in_channel, answer_or_calls, budget_grammar, calls_grammar
+from octavo.text.parse.lark import Terms
 from octavo.text.parse.message import Speaker
 from octavo.text.parse.out import call_id
 from octavo.text.parse.parser import Parser, Reader, State, message_reader
@@ -68,6 +69,7 @@ class Speech:
         self, tokenizer: Tokenizer, template: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
     ) -> None:
         self._ids = {entry.content: token for token, entry in tokenizer.backend.get_added_tokens_decoder().items()}
+        self._terms = Terms(self._ids, tokenizer.eos_ids)
         self.tool_name = _chosen(TOOL_PARSERS, tool_parser, template, self._ids)
         self.reasoning_name = _chosen(REASONING_PARSERS, reasoning_parser, template, self._ids)
         self._calls: Any = None if self.tool_name is None else tool_dialect(self.tool_name)
@@ -77,8 +79,11 @@ class Speech:
         self._shown = frozenset(self._ids[mark] for mark in marks if mark in self._ids)
         log.info("tool calls: %s; reasoning: %s", self.tool_name or "none", self.reasoning_name or "none")
 
-    def voice(self, prompt: str, wish: Wish) -> Voice | None:
-        """How to read what continues `prompt`; None if it is all plain text. Raises UserError."""
+    def voice(self, prompt: str, wish: Wish, answer: GrammarSpec | None = None) -> Voice | None:
+        """How to read what continues `prompt`; None if it is all plain text.
+
+        `answer`: what the text for the user must look like. Raises UserError.
+        """
         choice = wish.choice
         if choice is not None and self._calls is None:
             if choice.mode == "required":
@@ -86,7 +91,7 @@ class Speech:
             choice = None
         schemas = ToolSchemas(wish.tools)
         opened = self._opens(prompt)
-        spec = self._spec(schemas, choice, opened, wish.thinking_budget)
+        spec = self._spec(schemas, choice, opened, wish.thinking_budget, answer)
         if choice is None and self._thoughts is None and self._whole is None:
             return None
         return Voice(
@@ -115,7 +120,7 @@ class Speech:
         return message_reader(thoughts, self._calls if choice is not None else None, schemas)
 
     def _spec(
-        self, schemas: ToolSchemas, choice: Choice | None, opened: bool, budget: int | None
+        self, schemas: ToolSchemas, choice: Choice | None, opened: bool, budget: int | None, answer: GrammarSpec | None
     ) -> GrammarSpec | None:
         thoughts = self._thoughts if hasattr(self._thoughts, "closings") else None
         if budget is not None and thoughts is None:
@@ -124,21 +129,23 @@ class Speech:
                 param="thinking_token_budget",
                 code="unsupported_parameter",
             )
+        if answer is not None and budget is not None:
+            raise UserError(
+                f"thinking_token_budget does not go with {answer.param}.",
+                param="thinking_token_budget",
+                code="unsupported_value",
+            )
+        if choice is not None and choice.mode == "auto" and answer is not None:
+            return answer_or_calls(self._calls, schemas, choice, answer, thoughts, opened, self._terms)
         if choice is not None and (choice.mode == "required" or choice.strict):
-            return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._mark)
+            return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._terms)
         if budget is not None and thoughts is not None:
-            return budget_grammar(thoughts, opened, budget, self._mark)
-        return None
-
-    @property
-    def bounds_thoughts(self) -> bool:
-        """Whether the model's thoughts have an end that a budget can enforce."""
-        return hasattr(self._thoughts, "closings")
-
-    def _mark(self, text: str) -> str:
-        """A mark as a terminal of a grammar: its token where it is one."""
-        token = self._ids.get(text)
-        return f"<[{token}]>" if token is not None else quoted(text)
+            return budget_grammar(thoughts, opened, budget, self._terms)
+        if answer is not None and self._whole is not None:
+            return answer_in_channel(self._whole, answer, self._terms)
+        if answer is not None and opened and not answer.after and thoughts is not None:
+            return replace(answer, after=thoughts.closings)
+        return answer
 
 
 def _chosen(registry: Any, name: str, template: str, specials: Mapping[str, int]) -> str | None:

@@ -1,7 +1,8 @@
 """Sampler: the rules in order, then the draw. The host settles in `prepare` what a step needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from octavo.worker.batch import Batch
 from octavo.worker.columns import Columns, is_greedy
 from octavo.worker.sample.draw import draw
 from octavo.worker.sample.logprobs import describe
-from octavo.worker.sample.step import LogitRule, Longs, SampleStep
+from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
 from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
 
@@ -43,7 +44,16 @@ class Drawn:
 class Sampler:
     """Holds the rules and what each row asked of them."""
 
-    def __init__(self, ops: Ops, table: RequestTable, stager: Stager, rules: Sequence[LogitRule]) -> None:
+    def __init__(
+        self,
+        ops: Ops,
+        table: RequestTable,
+        stager: Stager,
+        rules: Sequence[LogitRule],
+        rider_rules: Mapping[str, RiderRule] = {},
+    ) -> None:
+        """`rider_rules`: by the name of the rider that they read; they come before all others."""
+        self._rider_rules = dict(rider_rules)
         self._ops = ops
         self._table = table
         self._stager = stager
@@ -99,13 +109,16 @@ class Sampler:
             asked=None if asked is None else views[at].long().view(asked.shape),
         )
 
-    def sample(self, logits: Tensor, prepared: Prepared) -> Drawn:
+    def sample(self, logits: Tensor, prepared: Prepared, riders: Mapping[str, Any]) -> Drawn:
         """Draw from logits ``[S, V]`` fp32, which are written over. Nothing here waits for the device."""
         raw = None if prepared.wanted_index is None else logits.index_select(0, prepared.wanted_index)
         sound = None
-        if prepared.rules:
+        if prepared.rules or riders:
             # A rule may hide a NaN by forbidding its token.
             sound = logits.amax(-1).isfinite()
+        for name, payload in riders.items():
+            if name in self._rider_rules:
+                self._rider_rules[name].apply(logits, payload)
         for rule, staged in prepared.rules:
             rule.apply(logits, prepared.step, staged)
         step = prepared.step

@@ -1,7 +1,7 @@
 """What the sampling rules share: the step as the sampler sees it, and the shape of a rule."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,14 @@ class LogitRule(Protocol):
 
     def apply(self, logits: Tensor, step: SampleStep, staged: list[Tensor]) -> None:
         """Change logits ``[S, V]`` fp32 in place. `staged` holds what `stage` returned, as int32 on the device."""
+        ...
+
+
+class RiderRule(Protocol):
+    """A change to the logits that the engine sends with the step, since it was known too late for the plan."""
+
+    def apply(self, logits: Tensor, payload: Any) -> None:
+        """Change logits ``[S, V]`` fp32 in place by what the rider of this rule's name holds."""
         ...
 
 

@@ -1,10 +1,10 @@
 """DeepSeek V3 and R1: calls between marks, type and name before a separator, arguments in a fenced JSON block."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import NAME, Outcome, arguments_of, is_name
-from octavo.text.parse.lark import Frame, frame_calls, quoted
+from octavo.text.parse.lark import Frame, Terms, frame_calls, quoted
 from octavo.text.parse.marked import close
 from octavo.text.parse.out import Out
 from octavo.text.parse.sections import Section
@@ -50,11 +50,13 @@ class DeepSeekV3:
         yield from close(source, out, CALL_END)
         return True
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """A section of calls."""
 
         def call(name: str, rule: str) -> str:
-            return f'"function" {mark(SEPARATOR)} {quoted(name + chr(10) + "```json" + chr(10))} {rule} "\\n```"'
+            return f'"function" {terms.mark(SEPARATOR)} {quoted(name + chr(10) + "```json" + chr(10))} {rule} "\\n```"'
 
-        frame = Frame(mark(BEGIN), mark(CALL), mark(CALL_END), f'"\\n" {mark(CALL)}', mark(END))
+        frame = Frame(
+            terms.mark(BEGIN), terms.mark(CALL), terms.mark(CALL_END), f'"\\n" {terms.mark(CALL)}', terms.mark(END)
+        )
         return frame_calls(tools, choice, frame, call)

@@ -1,10 +1,10 @@
 """DeepSeek V3.1: calls between marks, a name before the separator, bare JSON arguments behind it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import NAME, Outcome, arguments_of, is_name
-from octavo.text.parse.lark import Frame, frame_calls, quoted
+from octavo.text.parse.lark import Frame, Terms, frame_calls, quoted
 from octavo.text.parse.marked import close
 from octavo.text.parse.out import Out
 from octavo.text.parse.sections import Section
@@ -38,11 +38,11 @@ class DeepSeekV31:
         yield from close(source, out, CALL_END)
         return True
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """A section of calls."""
 
         def call(name: str, rule: str) -> str:
-            return f"{quoted(name)} {mark(SEPARATOR)} {rule}"
+            return f"{quoted(name)} {terms.mark(SEPARATOR)} {rule}"
 
-        frame = Frame(mark(BEGIN), mark(CALL), mark(CALL_END), mark(CALL), mark(END))
+        frame = Frame(terms.mark(BEGIN), terms.mark(CALL), terms.mark(CALL_END), terms.mark(CALL), terms.mark(END))
         return frame_calls(tools, choice, frame, call)

@@ -4,13 +4,23 @@ Gemma 4 writes the same between marks of its own (gemma4.py). Source: Google's p
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import is_name
 from octavo.text.parse.gemma_reader import GemmaReader
-from octavo.text.parse.lark import Frame, choices_of, frame_calls, json_rule, listed, properties, quoted
+from octavo.text.parse.lark import (
+    Frame,
+    Terms,
+    choices_of,
+    frame_calls,
+    json_rule,
+    listed,
+    properties,
+    quoted,
+    text_then,
+)
 from octavo.text.parse.marked import close, marked
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Source
@@ -52,43 +62,43 @@ class FunctionGemma:
         yield from close(source, out, self.closing)
         return True
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """Arguments in the order of the schema."""
 
         def call(name: str, rule: str) -> str:
             return f'{quoted(f"call:{name}{{")} {rule} "}}"'
 
         def arguments(schemas: ToolSchemas, name: str, own: str) -> str:
-            return "\n".join(_fields(properties(schemas, name), own, mark(self.delimiter), self.delimiter, 0))
+            return "\n".join(_fields(properties(schemas, name), own, terms, self.delimiter, 0))
 
-        frame = Frame(mark(self.opening), "", mark(self.closing), mark(self.opening))
+        frame = Frame(terms.mark(self.opening), "", terms.mark(self.closing), terms.mark(self.opening))
         return frame_calls(tools, choice, frame, call, arguments)
 
 
-def _fields(entries: list[tuple[str, Any, bool]], own: str, delimiter: str, plain: str, depth: int) -> list[str]:
+def _fields(entries: list[tuple[str, Any, bool]], own: str, terms: Terms, delimiter: str, depth: int) -> list[str]:
     rules, items = [], []
     for number, (key, schema, required) in enumerate(entries):
         item = f"{own}_p{number}"
         rules.append(f"{item}: {quoted(key + ':')} {item}_v")
-        rules += _value(schema, f"{item}_v", delimiter, plain, depth)
+        rules += _value(schema, f"{item}_v", terms, delimiter, depth)
         items.append((item, required))
     return [*listed(own, items, '","'), *rules]
 
 
-def _value(schema: Any, own: str, delimiter: str, plain: str, depth: int) -> list[str]:
+def _value(schema: Any, own: str, terms: Terms, delimiter: str, depth: int) -> list[str]:
     """Rules for one value. What the notation's own rules do not cover is left to JSON without strings."""
     schema = schema if isinstance(schema, dict) else {}
     values, kind = choices_of(schema), schema.get("type")
     if values is not None:
-        return [f"{own}: {delimiter} ({' | '.join(map(quoted, values))}) {delimiter}"]
+        mark = terms.mark(delimiter)
+        return [f"{own}: {mark} ({' | '.join(map(quoted, values))}) {mark}"]
     if kind == "string":
-        text = f"/(.|\\n)*/ & ~/(.|\\n)*{re.escape(plain)}(.|\\n)*/"
-        return [f"{own}: {delimiter} {own.upper()} {delimiter}", f"{own.upper()}: {text}"]
+        return [f"{own}: {terms.mark(delimiter)} {own}_t", *text_then(f"{own}_t", terms, delimiter)]
     if kind == "array" and depth < _MAX_NESTING:
-        inner = _value(schema.get("items"), f"{own}_i", delimiter, plain, depth + 1)
+        inner = _value(schema.get("items"), f"{own}_i", terms, delimiter, depth + 1)
         return [f'{own}: "[" ({own}_i ("," {own}_i)*)? "]"', *inner]
     if kind == "object" and isinstance(schema.get("properties"), dict) and depth < _MAX_NESTING:
         required = schema.get("required") or []
         entries = [(key, each, key in required) for key, each in schema["properties"].items()]
-        return [f'{own}: "{{" {own}_o "}}"', *_fields(entries, f"{own}_o", delimiter, plain, depth + 1)]
+        return [f'{own}: "{{" {own}_o "}}"', *_fields(entries, f"{own}_o", terms, delimiter, depth + 1)]
     return [f"{own}: {json_rule(schema)}"]

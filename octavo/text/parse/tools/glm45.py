@@ -4,11 +4,22 @@ Newlines between the marks are optional. Strings are plain text, all else is JSO
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import is_name
-from octavo.text.parse.lark import Frame, accepts_text, choices_of, frame_calls, json_rule, listed, properties, quoted
+from octavo.text.parse.lark import (
+    Frame,
+    Terms,
+    accepts_text,
+    choices_of,
+    frame_calls,
+    json_rule,
+    listed,
+    properties,
+    quoted,
+    text_then,
+)
 from octavo.text.parse.marked import close
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Marks, Source
@@ -53,16 +64,16 @@ class Glm45:
                 out.arguments("}")
                 out.end()
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """Arguments in the order of the schema."""
 
         def arguments(schemas: ToolSchemas, name: str, own: str) -> str:
-            return _arguments_rules(schemas, name, own, mark)
+            return _arguments_rules(schemas, name, own, terms)
 
         def call(name: str, rule: str) -> str:
             return f"{quoted(name + chr(10))} {rule}"
 
-        frame = Frame(mark(OPEN), "", mark(CLOSE), f'"\\n" {mark(OPEN)}')
+        frame = Frame(terms.mark(OPEN), "", terms.mark(CLOSE), f'"\\n" {terms.mark(OPEN)}')
         return frame_calls(tools, choice, frame, call, arguments)
 
 
@@ -106,19 +117,18 @@ def _arguments(source: Source, out: Out, tool: str, tools: ToolSchemas) -> Steps
     yield from close(source, out, CLOSE)
 
 
-def _arguments_rules(tools: ToolSchemas, name: str, own: str, mark: Callable[[str], str]) -> str:
+def _arguments_rules(tools: ToolSchemas, name: str, own: str, terms: Terms) -> str:
     rules, items = [], []
     for number, (key, schema, required) in enumerate(properties(tools, name)):
         item = f"{own}_p{number}"
-        head = f'{mark(_KEY)} {quoted(key)} {mark(_KEY_END)} "\\n" {mark(_VALUE)}'
-        tail = f'{mark(_VALUE_END)} "\\n"'
+        head = f'{terms.mark(_KEY)} {quoted(key)} {terms.mark(_KEY_END)} "\\n" {terms.mark(_VALUE)}'
+        tail = f'{terms.mark(_VALUE_END)} "\\n"'
         values = choices_of(schema)
         if values is not None:
             rules.append(f"{item}: {head} ({' | '.join(map(quoted, values))}) {tail}")
-        elif accepts_text(schema) and mark(_VALUE_END).startswith("<["):
-            rules.append(f"{item}: {head} /(.|\\n)*/ {tail}")  # the mark is a token that no text can hold
         elif accepts_text(schema):
-            rules += [f'{item}: {head} {item}_v "\\n"', f"{item}_v[suffix={quoted(_VALUE_END)}]: /(.|\\n)*/"]
+            rules.append(f"{item}: {head} {item}_v")
+            rules += text_then(f"{item}_v", terms, _VALUE_END, after="\n")
         else:
             rules += [f"{item}: {head} {item}_v {tail}", f"{item}_v: {json_rule(schema)}"]
         items.append((item, required))

@@ -1,8 +1,9 @@
 """``<|tool_call|>[{"name": ..., "arguments": {...}}, ...]``: Granite 3.0 to 3.3."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, ToolSchemas
+from octavo.text.parse.lark import Terms
 from octavo.text.parse.listed import ListDialect
 
 
@@ -19,6 +20,6 @@ class Granite(ListDialect):
         """Its roles and its mark."""
         return 30 if "<|start_of_role|>" in template and "<|tool_call|>" in template else 0
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """A list behind the mark."""
-        return self.rules(tools, choice, mark("<|tool_call|>"))
+        return self.rules(tools, choice, terms.mark("<|tool_call|>"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from octavo.text.parse import json_reader
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import is_name
-from octavo.text.parse.lark import Frame, frame_calls, quoted
+from octavo.text.parse.lark import Frame, Terms, frame_calls, quoted, text_then
 from octavo.text.parse.out import Out
 from octavo.text.parse.parser import State
 from octavo.text.parse.source import Marks, Source
@@ -98,14 +98,22 @@ class Harmony:
         out.arguments("{}")
         out.end()
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """Thoughts as many as the model likes, then one call: a harmony message has one recipient."""
 
         def call(name: str, rule: str) -> str:
-            return f'{quoted(name)} " " {mark(CONSTRAIN)} "json" {mark(MESSAGE)} {rule}'
+            return f'{quoted(name)} " " {terms.mark(CONSTRAIN)} "json" {terms.mark(MESSAGE)} {rule}'
 
-        first = f'thoughts {mark(CHANNEL)} "commentary{RECIPIENT}"'
+        first = f'thoughts {terms.mark(CHANNEL)} "commentary{RECIPIENT}"'
         one = Choice(choice.mode, choice.names, parallel=False, strict=choice.strict)
         rules = frame_calls(tools, one, Frame(first), call)
-        thought = f'{mark(CHANNEL)} "analysis" {mark(MESSAGE)} /(.|\\n)*/ {mark(END)} {mark(START)} "assistant"'
-        return rules + f"thoughts: ({thought})*\n"
+        return rules + self.thought_rules(terms)
+
+    def thought_rules(self, terms: Terms) -> str:
+        """The rule `thoughts`: messages of analysis, each with what opens the next one."""
+        head, again = f'{terms.mark(CHANNEL)} "analysis" {terms.mark(MESSAGE)}', f'{terms.mark(START)} "assistant"'
+        return "\n".join([f"thoughts: ({head} thought {again})*", *text_then("thought", terms, END), ""])
+
+    def before_answer(self, terms: Terms) -> str:
+        """What stands before an answer, as a right-hand side over `thought_rules`."""
+        return f'thoughts {terms.mark(CHANNEL)} "final" {terms.mark(MESSAGE)}'

@@ -1,10 +1,10 @@
 """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen 2.5 and 3, Granite 4, and many more."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import Outcome, call_object
-from octavo.text.parse.lark import Frame, json_calls
+from octavo.text.parse.lark import Frame, Terms, json_calls
 from octavo.text.parse.marked import close, marked
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Source
@@ -34,7 +34,7 @@ class Hermes:
         yield from close(source, out, CLOSE)
         return True
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """``<tool_call>`` newline object newline ``</tool_call>``, one or several."""
-        frame = Frame(mark(OPEN), '"\\n"', f'"\\n" {mark(CLOSE)}', f'"\\n" {mark(OPEN)} "\\n"')
+        frame = Frame(terms.mark(OPEN), '"\\n"', f'"\\n" {terms.mark(CLOSE)}', f'"\\n" {terms.mark(OPEN)} "\\n"')
         return json_calls(tools, choice, frame)

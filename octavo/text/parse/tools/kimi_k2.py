@@ -1,10 +1,10 @@
 """Kimi K2: a section of calls, each with the id ``functions.name:0``, which the tool's answer must name again."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import NAME, Outcome, arguments_of, is_name
-from octavo.text.parse.lark import Frame, frame_calls, quoted
+from octavo.text.parse.lark import Frame, Terms, frame_calls, quoted
 from octavo.text.parse.marked import close
 from octavo.text.parse.out import Out
 from octavo.text.parse.sections import Section
@@ -45,11 +45,11 @@ class KimiK2:
         yield from close(source, out, CALL_END)
         return True
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """A section of calls, their numbers left to the model."""
 
         def call(name: str, rule: str) -> str:
-            return f"{quoted(f'functions.{name}:')} /[0-9]{{1,3}}/ {mark(ARGUMENTS)} {rule}"
+            return f"{quoted(f'functions.{name}:')} /[0-9]{{1,3}}/ {terms.mark(ARGUMENTS)} {rule}"
 
-        frame = Frame(mark(BEGIN), mark(CALL), mark(CALL_END), mark(CALL), mark(END))
+        frame = Frame(terms.mark(BEGIN), terms.mark(CALL), terms.mark(CALL_END), terms.mark(CALL), terms.mark(END))
         return frame_calls(tools, choice, frame, call)

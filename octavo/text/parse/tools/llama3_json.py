@@ -4,11 +4,11 @@ A bare object counts at the start of a line, and only if it calls a tool that th
 answers.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import Envelope, Outcome, call_object
-from octavo.text.parse.lark import Frame, json_calls
+from octavo.text.parse.lark import Frame, Terms, json_calls
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Marks, Source
 
@@ -69,7 +69,7 @@ class Llama3Json:
                 out.text(source.kept())
                 return
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:  # noqa: ARG002
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:  # noqa: ARG002
         """Bare objects; left to itself the model may write anything that does not begin with a brace."""
         rules = json_calls(tools, choice, Frame(again='"; "'), "parameters")
         if choice.mode == "auto":

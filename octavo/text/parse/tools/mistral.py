@@ -6,11 +6,11 @@ or digits, as Mistral's templates demand.
 
 import secrets
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import NAME, Outcome, arguments_of, call_list, is_name
-from octavo.text.parse.lark import Frame, frame_calls, json_calls, quoted
+from octavo.text.parse.lark import Frame, Terms, frame_calls, json_calls, quoted
 from octavo.text.parse.marked import marked
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Source
@@ -51,12 +51,12 @@ class Mistral:
         yield from source.space()
         return (yield from arguments_of(source, out, name, given)) is not Outcome.NONE
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """The form that the vocabulary has a mark for."""
-        if not mark(ARGS).startswith("<["):
-            return json_calls(tools, choice, Frame(mark(CALLS), '"["', again='", "', after='"]"'))
+        if not terms.is_token(ARGS):
+            return json_calls(tools, choice, Frame(terms.mark(CALLS), '"["', again='", "', after='"]"'))
 
         def call(name: str, rule: str) -> str:
-            return f"{quoted(name)} {mark(ARGS)} {rule}"
+            return f"{quoted(name)} {terms.mark(ARGS)} {rule}"
 
-        return frame_calls(tools, choice, Frame(mark(CALLS), again=mark(CALLS)), call)
+        return frame_calls(tools, choice, Frame(terms.mark(CALLS), again=terms.mark(CALLS)), call)

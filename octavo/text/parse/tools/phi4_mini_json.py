@@ -1,8 +1,9 @@
 """``functools[{"name": ..., "arguments": {...}}]`` and ``<|tool_call|>[...]<|/tool_call|>``: Phi-4-mini."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, ToolSchemas
+from octavo.text.parse.lark import Terms
 from octavo.text.parse.listed import ListDialect
 
 
@@ -18,9 +19,8 @@ class Phi4Mini(ListDialect):
         """Its closing mark, or the word."""
         return 40 if "<|/tool_call|>" in specials or "functools[" in template or "<|/tool|>" in template else 0
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """The form that the vocabulary has marks for."""
-        own = mark("<|tool_call|>")
-        if own.startswith("<["):
-            return self.rules(tools, choice, own, f"({mark('<|/tool_call|>')})?")
+        if terms.is_token("<|tool_call|>"):
+            return self.rules(tools, choice, terms.mark("<|tool_call|>"), f"({terms.mark('<|/tool_call|>')})?")
         return self.rules(tools, choice, '"functools"')

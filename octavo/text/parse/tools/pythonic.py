@@ -5,11 +5,21 @@ the request has: a list in an answer is an answer.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse import python_reader
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
-from octavo.text.parse.lark import Frame, accepts_text, choices_of, frame_calls, json_rule, listed, properties, quoted
+from octavo.text.parse.lark import (
+    Frame,
+    Terms,
+    accepts_text,
+    choices_of,
+    frame_calls,
+    json_rule,
+    listed,
+    properties,
+    quoted,
+)
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Marks, Source
 from octavo.text.parse.values import quote
@@ -76,7 +86,7 @@ class Pythonic:
         source.kept()
         yield from source.skip(END)
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:  # noqa: ARG002
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:  # noqa: ARG002
         """A bare list; left to itself the model may write anything that does not begin with a bracket."""
 
         def call(name: str, rule: str) -> str:

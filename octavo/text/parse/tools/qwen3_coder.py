@@ -5,11 +5,22 @@ they come. A parameter also ends where the next one or the function's end begins
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import is_name
-from octavo.text.parse.lark import Frame, accepts_text, choices_of, frame_calls, json_rule, listed, properties, quoted
+from octavo.text.parse.lark import (
+    Frame,
+    Terms,
+    accepts_text,
+    choices_of,
+    frame_calls,
+    json_rule,
+    listed,
+    properties,
+    quoted,
+    text_then,
+)
 from octavo.text.parse.marked import close
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Marks, Source
@@ -90,13 +101,13 @@ class Qwen3Coder:
         if not closed:
             yield from close(source, out, CLOSE)
 
-    def grammar(self, tools: ToolSchemas, choice: Choice, mark: Callable[[str], str]) -> str:
+    def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """Parameters in the order of the schema."""
 
         def call(name: str, rule: str) -> str:
             return f'{quoted(f"<function={name}>" + chr(10))} {rule} "</function>"'
 
-        frame = Frame(mark(OPEN), '"\\n"', f'"\\n" {mark(CLOSE)}', f'"\\n" {mark(OPEN)} "\\n"')
+        frame = Frame(terms.mark(OPEN), '"\\n"', f'"\\n" {terms.mark(CLOSE)}', f'"\\n" {terms.mark(OPEN)} "\\n"')
         return frame_calls(tools, choice, frame, call, _arguments_rules)
 
 
@@ -129,7 +140,9 @@ def _arguments_rules(tools: ToolSchemas, name: str, own: str) -> str:
         if values is not None:
             rules.append(f"{item}: {head} ({' | '.join(map(quoted, values))}) {quoted(tail)}")
         elif accepts_text(schema):
-            rules += [f"{item}: {head} {item}_v", f"{item}_v[suffix={quoted(tail)}]: /(.|\\n)*/"]
+            others = (_FUNCTION_END, _PARAMETER, CLOSE)
+            rules.append(f"{item}: {head} {item}_v")
+            rules += text_then(f"{item}_v", Terms({}), _PARAMETER_END, *others, before="\n", after="\n")
         else:
             rules += [f"{item}: {head} {item}_v {quoted(tail)}", f"{item}_v: {json_rule(schema)}"]
         items.append((item, required))

@@ -1,0 +1,227 @@
+"""The seat of structured output: compiles beside the loop, fills masks while the device computes, judges tokens."""
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from octavo.base.errors import ConfigError, Overloaded, UserError
+from octavo.base.plan import StepPlan, StepResult
+from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
+from octavo.engine.seat import Review, refused
+from octavo.grammar.base import Words
+from octavo.grammar.compiler import Compiler
+from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.registry import choices
+from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
+
+log = logging.getLogger(__name__)
+
+MAX_THREADS = 8
+ALONE = 4  # masks that one thread fills sooner than several would begin
+FLOOR = -9999.0  # log-probability of a token that the model did not choose
+MAX_STEPS = 16  # more than are ever in flight
+PARAM = "structured_outputs"
+
+
+class _Held:
+    """A request that waits for its constraint."""
+
+    __slots__ = ("future", "request", "spec")
+
+    def __init__(self, request: EngineRequest, spec: GrammarSpec, future: "Future[Compiled]") -> None:
+        self.request = request
+        self.spec = spec
+        self.future = future
+
+
+class ConstrainedSeat:
+    """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait."""
+
+    def __init__(self, vocab_size: int, max_model_len: int, max_held: int) -> None:
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._max_held = max_held
+        self._compiler: Compiler | None = None
+        self._held: dict[str, _Held] = {}
+        self._guides: dict[str, Guide] = {}
+        self._rows: dict[int, tuple[str, Guide]] = {}  # rows of the device that have a guide
+        self._sampled: dict[int, list[tuple[int, str, Guide]]] = {}  # step -> (place in sample, id, guide)
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
+
+    def provide(self, vocabulary: Vocabulary) -> None:
+        if self._compiler is None:
+            self._compiler = Compiler(vocabulary, self._vocab_size)
+
+    # --- before a request runs
+
+    def hold(self, request: EngineRequest) -> bool:
+        data = request.riders.get(RIDER)
+        if data is None:
+            return False
+        if request.id in self._held or request.id in self._guides:
+            raise UserError("a request with this id is running already", param="id")
+        if self._compiler is None:
+            raise UserError("structured output needs a model with a tokenizer", param=PARAM)
+        if len(self._held) >= self._max_held:
+            raise Overloaded("too many constraints wait to be compiled; try again later")
+        try:
+            spec = decode_spec(data)
+            choices(spec.backend)
+        except msgspec.MsgspecError:
+            raise UserError("the constraint cannot be read", param=PARAM) from None
+        except ConfigError as error:
+            raise UserError(str(error), param=PARAM) from None
+        future = self._compiler.submit(spec)
+        held = _Held(request, spec, future)
+        if future.done():
+            self._admit(held)
+            return False
+        self._held[request.id] = held
+        return True
+
+    def ready(self) -> tuple[list[EngineRequest], list[TokenOutput]]:
+        requests: list[EngineRequest] = []
+        outputs: list[TokenOutput] = []
+        if not self._held:
+            return requests, outputs
+        for held in [held for held in self._held.values() if held.future.done()]:
+            del self._held[held.request.id]
+            try:
+                self._admit(held)
+                requests.append(held.request)
+            except UserError as error:
+                outputs.append(refused(held.request.id, error))
+        return requests, outputs
+
+    def drop(self, ids: Sequence[str]) -> list[TokenOutput]:
+        return [TokenOutput(id, [], "abort") for id in ids if self._held.pop(id, None) is not None]
+
+    def _admit(self, held: _Held) -> None:
+        """Raises UserError for a constraint that was refused, and for one that max_tokens has no room for."""
+        request, spec = held.request, held.spec
+        assert self._compiler is not None
+        try:
+            compiled = held.future.result()
+        except UserError:
+            raise
+        except Exception as error:
+            log.error("a constraint could not be compiled", exc_info=error)
+            raise UserError("structured output: the constraint could not be compiled", param=spec.param) from None
+        sampling = request.sampling
+        limit = min(max(1, sampling.max_tokens), self._max_model_len - len(request.tokens))
+        ends = frozenset(token for token in sampling.eos_token_ids if token < self._vocab_size)
+        if not ends:
+            raise UserError("structured output needs a model with an end of sequence", param=spec.param)
+        guide = Guide(compiled, spec, self._compiler.table, ends, limit)
+        if spec.finish_within_budget:
+            shortest = guide.shortest
+            if shortest is None:
+                raise UserError("structured output: no text was found that fits the constraint", param=spec.param)
+            if shortest > limit:
+                raise UserError(
+                    f"structured output: the shortest text that fits the constraint needs {shortest} tokens; "
+                    f"max_tokens leaves {limit}",
+                    param="max_tokens",
+                )
+        self._guides[request.id] = guide
+
+    # --- steps
+
+    def riders(self, plan: StepPlan) -> dict[str, Any]:
+        rows = self._rows
+        for row in plan.dropped:
+            rows.pop(row, None)
+        if not self._guides:
+            rows.clear()
+            return {}
+        for added in plan.added:
+            guide = self._guides.get(added.id)
+            if guide is not None:
+                rows[added.row] = added.id, guide
+            else:
+                rows.pop(added.row, None)
+        found = [
+            (place, *rows[plan.rows[index]]) for place, index in enumerate(plan.sample) if plan.rows[index] in rows
+        ]
+        if not found:
+            return {}
+        self._sampled[plan.step] = found
+        if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
+            del self._sampled[min(self._sampled)]
+        masks = np.empty((len(found), -(-self._vocab_size // 32)), dtype=np.int32)
+        self._fill([guide for _, _, guide in found], masks)
+        return {RIDER: (np.array([place for place, _, _ in found], dtype=np.int32), masks)}
+
+    def _fill(self, guides: list[Guide], masks: Words) -> None:
+        if len(guides) <= ALONE:
+            for guide, row in zip(guides, masks):
+                guide.fill(row)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "octavo-masks")
+        share = math.ceil(len(guides) / min(MAX_THREADS, os.cpu_count() or 1))
+
+        def fill(first: int) -> None:
+            for guide, row in zip(guides[first : first + share], masks[first : first + share]):
+                guide.fill(row)
+
+        parts = [self._threads.submit(fill, first) for first in range(0, len(guides), share)]
+        wait(parts)
+        for part in parts:
+            part.result()
+
+    def review(self, plan: StepPlan, result: StepResult) -> Review | None:
+        found = self._sampled.pop(plan.step, None)
+        if found is None:
+            return None
+        altered: dict[str, tuple[int, int]] = {}
+        failed: dict[str, str] = {}
+        for place, id, guide in found:
+            if self._guides.get(id) is not guide:
+                continue  # it ended meanwhile
+            sampled = result.tokens[place][0]
+            stands = guide.take(sampled)
+            if guide.failure is not None:
+                failed[id] = f"structured output: {guide.failure}"
+            elif stands != sampled:
+                altered[id] = place, stands
+        if not altered and not failed:
+            return None
+        return Review(_altered(result, list(altered.values())), list(altered), failed)
+
+    def ended(self, id: str) -> None:
+        self._guides.pop(id, None)
+
+    def shutdown(self) -> None:
+        if self._compiler is not None:
+            self._compiler.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+
+def _altered(result: StepResult, changes: list[tuple[int, int]]) -> StepResult:
+    """The result with other tokens at some places, their log-probabilities as far as they are known."""
+    tokens, logprobs = list(result.tokens), dict(result.logprobs)
+    for place, token in changes:
+        tokens[place] = [token]
+        if place in logprobs:
+            logprobs[place] = [_score(logprobs[place][0], token)]
+    return replace(result, tokens=tokens, logprobs=logprobs)
+
+
+def _score(entry: TokenLogprobs, token: int) -> TokenLogprobs:
+    if token in entry.ids:
+        place = entry.ids.index(token)
+        return replace(entry, token=token, logprob=entry.logprobs[place], rank=place + 1)
+    return replace(entry, token=token, logprob=FLOOR, rank=max(entry.rank, len(entry.ids)) + 1)
