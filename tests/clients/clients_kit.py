@@ -18,7 +18,7 @@ Script = Callable[[str], str]
 MODEL_LEN = 1 << 16
 
 
-def calls(name: str, **arguments: Any) -> str:
+def calls(name: str, /, **arguments: Any) -> str:
     """What a model of the Hermes family writes to call a function."""
     return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
 

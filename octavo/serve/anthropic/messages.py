@@ -16,6 +16,7 @@ from octavo.serve.decode import Schema
 from octavo.serve.errors import ErrorDetail
 from octavo.serve.openai import chat, tokenize
 from octavo.serve.openai.extras import passed_on
+from octavo.serve.openai.prepare import IGNORED_HEADER
 from octavo.serve.sse import EventStream, named_event
 from octavo.serve.turns import TurnReader
 
@@ -37,6 +38,7 @@ async def create(call: Call) -> Reply | None:
             raise
         # A budget is an aim of the caller's and no promise: this model, or this request's form, cannot be held to it.
         del request[BUDGET]
+        call.headers[:] = [header for header in call.headers if header[0] != IGNORED_HEADER]  # said again
         await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
     return await sink.end()
 
