@@ -148,9 +148,15 @@ def _prints_arguments(tree: nodes.Template) -> bool:
     joined = (
         any(found(use.left) or found(use.right) for use in tree.find_all(nodes.Add))
         or any(found(part) for use in tree.find_all(nodes.Concat) for part in use.nodes)
+        or any(found(part) for use in tree.find_all(nodes.Call) if _concatenates(use) for part in use.args)
         or any(found(part) for use in tree.find_all(nodes.Output) for part in use.nodes)
     )
     return joined and not as_object
+
+
+def _concatenates(call: nodes.Call) -> bool:
+    """Whether this is what the sandbox makes of ``~``."""
+    return isinstance(call.node, nodes.EnvironmentAttribute) and call.node.name == "octavo_concat"
 
 
 def _aliases(tree: nodes.Template, field: str = "content") -> set[str]:

@@ -34,8 +34,7 @@ class Speaker:
         """The text for the user, and all events, of what was generated; `tokens` is how many tokens it took."""
         thought = self._parser.thinking
         events = self._parser.feed(text)
-        if thought or self._parser.thinking:
-            self.reasoning_tokens += tokens
+        self.reasoning_tokens += self._thought_tokens(text, tokens, events, thought)
         if final:
             events += self._parser.finish()
         if not events:
@@ -58,3 +57,12 @@ class Speaker:
                     self.full = True
                     return "".join(shown), events[: number + 1]
         return "".join(shown), events
+
+    def _thought_tokens(self, text: str, tokens: int, events: list[Event], thought: bool) -> int:
+        """How many of the tokens were thoughts: all or none, or of several that came at once a share by length."""
+        if thought and self._parser.thinking:
+            return tokens
+        length = sum(len(event.text) for event in events if isinstance(event, Reasoning))
+        if tokens == 1 or not text:
+            return tokens if thought or self._parser.thinking or length else 0
+        return min(tokens, round(tokens * length / len(text)))

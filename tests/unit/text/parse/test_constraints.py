@@ -52,7 +52,7 @@ def kit(name: str, special: bool) -> tuple[dict[str, int], LLGuidance]:
     return ids, LLGuidance(table)
 
 
-def tails(name: str, ids: dict[str, int]) -> list[list[int]]:
+def tails(ids: dict[str, int]) -> list[list[int]]:
     """What ends free text in some dialect, as tokens: a walk would hardly find it by chance."""
     texts = ["\n</parameter>\n", "</arg_value>", "<escape>", '<|"|>', "</think>", "<|end|>", '"']
     return [[ids[text]] if text in ids else list(text.encode()) for text in texts]
@@ -68,7 +68,7 @@ def walk(name: str, special: bool, spec: GrammarSpec, seed: int, prefix: str = "
     names = {token: mark for mark, token in ids.items()}
     for _ in range(3000):
         if chance.random() < 0.3:
-            tail = chance.choice(tails(name, ids))
+            tail = chance.choice(tails(ids))
             if state.push(tail):
                 line += tail
                 continue
