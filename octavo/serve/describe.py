@@ -11,6 +11,7 @@ from octavo.serve import web
 from octavo.serve.auth import Scope
 from octavo.serve.calls import Call, Endpoint, Reply, json_reply
 
+FAR = 1 << 10  # above this a bound says nothing that a reader could use
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFS = "#/components/schemas/{name}"
 _QUERIES: dict[tuple[str, str], tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -58,6 +59,7 @@ def describe(endpoints: Sequence[Endpoint], *, keyed: bool) -> dict[str, Any]:
     """The OpenAPI document of a table of routes. `keyed`: the server asks for a key."""
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_REFS)
+    _drop_far_bounds(schemas)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         path = _PARAMETER.sub(r"{\1}", endpoint.path)
@@ -73,6 +75,19 @@ def describe(endpoints: Sequence[Endpoint], *, keyed: bool) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": {**schemas, "Error": _ERROR}, "securitySchemes": schemes if keyed else {}},
     }
+
+
+def _drop_far_bounds(schema: Any) -> None:
+    """Leaves out lengths that the limit on bodies comes before, and that make tools write endless strings."""
+    if isinstance(schema, dict):
+        for name in ("maxLength", "maxItems"):
+            if isinstance(schema.get(name), int) and schema[name] > FAR:
+                del schema[name]
+        for value in schema.values():
+            _drop_far_bounds(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            _drop_far_bounds(value)
 
 
 def _operation(endpoint: Endpoint, path: str, method: str, keyed: bool) -> dict[str, Any]:
