@@ -10,6 +10,7 @@ import openai
 import pytest
 from api_live import Answer, Live, backend, config
 from kept import keeping
+from msgspec.structs import replace
 
 from octavo.cli.run_batch import BatchOptions
 from octavo.cli.run_batch import run as run_batch
@@ -90,7 +91,17 @@ def test_answers_are_those_of_the_endpoint(kept: Live) -> None:
         assert row["custom_id"] == str(number)
     same = kept.chat("text 7", max_tokens=3).json["choices"]
     assert rows(kept, batch["output_file_id"])[7]["response"]["body"]["choices"] == same
-    assert all(request.priority > 0 for request in kept.engine.requests[:40])
+    assert all(request.priority == 0 for request in kept.engine.requests)  # which fcfs engines ask for
+
+
+def test_lines_go_behind_all_others(tmp_path: Path) -> None:
+    conf = config(files_dir=str(tmp_path))
+    scheduler = replace(conf.engine.scheduler, scheduling_policy="priority")
+    with Live(replace(conf, engine=replace(conf.engine, scheduler=scheduler)), backend()) as live:
+        ended(live, begin(live, line("a").encode())["id"])
+        assert live.engine.requests[-1].priority > 10**9
+        live.chat(max_tokens=1)
+        assert live.engine.requests[-1].priority == 0
 
 
 def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class Work:
     async def _turn(self) -> None:
         """Waits for a free place and an idle queue. On return the place is taken."""
         await self._service.batch_slots.acquire()
-        while self._service.stats().waiting and not (self.stopped or self._paused):
+        service = self._service
+        # The figures are the last step's: with nothing admitted there is no next step that could bring them up to date.
+        while service.stats().waiting and service.limits.open and not (self.stopped or self._paused):
             await asyncio.sleep(POLL_S)
         self.expired = time.time() > self._deadline
 

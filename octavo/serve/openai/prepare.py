@@ -70,12 +70,13 @@ async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     body, unknown = await call.read(schema)
     note_unknown(call, unknown)
     model = call.service.check_model(body.model)
-    if body.priority and call.service.config.engine.scheduler.scheduling_policy != "priority":
+    ordered = call.service.config.engine.scheduler.scheduling_policy == "priority"
+    if body.priority and not ordered:
         raise UserError("priority needs a server with --scheduling-policy priority.", param="priority")
     salt = body.cache_salt or ""
     if call.tenant:  # one key must not learn from the cache what another has asked
         salt = f"{call.tenant}:{salt}"
-    priority = BACKGROUND_PRIORITY if call.background else body.priority or 0
+    priority = BACKGROUND_PRIORITY if call.background and ordered else body.priority or 0
     return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, priority), body
 
 
