@@ -20,13 +20,13 @@ test: $(VENV)/.test ## Run all tests but the slow ones; PYTEST="-k name" picks s
 	@scripts/test.sh $(python) $(PYTEST)
 
 check: $(VENV)/.check ## Formatting, lint and types
-	$(python) -m ruff format --check octavo tests scripts
-	$(python) -m ruff check octavo tests scripts
+	$(python) -m ruff format --check octavo tests scripts benchmarks
+	$(python) -m ruff check octavo tests scripts benchmarks
 	$(python) -m mypy
 
 format: $(VENV)/.check ## Format, and mend what lint can mend
-	$(python) -m ruff format octavo tests scripts
-	$(python) -m ruff check --fix octavo tests scripts
+	$(python) -m ruff format octavo tests scripts benchmarks
+	$(python) -m ruff check --fix octavo tests scripts benchmarks
 
 docs: $(VENV)/.demo ## Write the pages that are made from code: flags, performance
 	$(python) scripts/pages.py

@@ -92,6 +92,7 @@ class LLM:
             files = client.engine.files
             assert files is not None
             text = text_processor(files, config.model, client.ready)
+            client.prepare()
         except BaseException:
             client.close()
             raise

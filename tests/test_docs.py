@@ -9,6 +9,7 @@ import pytest
 
 from octavo.base.args import options_of
 from octavo.base.config import OctavoConfig
+from octavo.bench.gpu.drive import parser as gpu_parser
 from octavo.cli.main import SUMMARIES
 from octavo.cli.reference import commands, page
 
@@ -23,10 +24,11 @@ def ids(paths: list[Path]) -> list[str]:
 
 def test_every_documented_flag_is_real():
     real = {flag for command in commands() for option in options_of(command.roots) for flag in option.flags}
+    suite = {flag for action in gpu_parser()._actions for flag in action.option_strings}
     wrong = []
     for path in PAGES:
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", path.read_text("utf-8")):
-            if flag not in real | OTHER_FLAGS:
+            if flag not in real | OTHER_FLAGS | suite:
                 wrong.append(f"{path.relative_to(ROOT)}: {flag}")
     assert not wrong, "\n".join(wrong)
 

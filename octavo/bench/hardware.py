@@ -53,7 +53,7 @@ def machine() -> Machine:
         isa=[flag for flag in ISA_FLAGS if flag in flags],
         memory=total,
         available=available,
-        gpus=[gpu.name for gpu in gpus()],
+        gpus=[gpu.name for gpu in gpus()] or _driver_gpus(),
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     )
 
@@ -73,6 +73,13 @@ def gpus() -> list[Gpu]:
         return []
     lines = found.stdout.splitlines() if found.returncode == 0 else []
     return [gpu for line in lines if (gpu := _gpu(line))]
+
+
+def _driver_gpus() -> list[str]:
+    """Names from the kernel driver, for containers without nvidia-smi."""
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    found = (re.search(r"^Model:\s*(.+)$", _read(str(path)), re.MULTILINE) for path in files)
+    return [match[1].strip() for match in found if match]
 
 
 def _gpu(line: str) -> Gpu | None:

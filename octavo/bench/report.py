@@ -6,6 +6,7 @@
 import datetime
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,33 @@ class Row(Struct, frozen=True, kw_only=True):
     value: float
     unit: str
     limit: float | None = None
-    fraction: float | None = None  # value / limit
+    fraction: float | None = None  # value / limit; limit / value where less is better
     peer: str | None = None
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one machine gave on one day."""
 
     machine: dict[str, Any]
     date: str
     command: str
     rows: list[Row]
+    errors: dict[str, str] = {}  # rows that could not be measured, and why
 
 
-def row(id: str, what: str, value: float, unit: str, *, limit: float | None = None, peer: str | None = None) -> Row:
-    """A row with its fraction worked out; values keep five digits."""
-    fraction = _rounded(value / limit) if limit else None
+def row(
+    id: str,
+    what: str,
+    value: float,
+    unit: str,
+    *,
+    limit: float | None = None,
+    peer: str | None = None,
+    less: bool = False,
+) -> Row:
+    """A row with its fraction worked out; values keep five digits. `less`: it is a time, to be brought down."""
+    share = limit / value if less and limit and value else value / limit if limit else None
+    fraction = None if share is None else _rounded(share)
     return Row(id=id, what=what, value=_rounded(value), unit=unit, limit=limit, fraction=fraction, peer=peer)
 
 
@@ -53,23 +65,39 @@ def about(subject: str, rows: list[Row]) -> list[Row]:
 
 def write(folder: Path, command: str, rows: list[Row], facts: dict[str, Any] | None = None) -> Path:
     """Add `rows` to today's file of this machine; a row of the same id is replaced. Returns the file's path."""
-    found = machine()
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    path = folder / found.slug / f"{date}.json"
+    path = folder / machine().slug / f"{datetime.datetime.now(datetime.UTC).date().isoformat()}.json"
+    write_to(path, command, rows, facts)
+    return path
+
+
+def write_to(
+    path: Path,
+    command: str,
+    rows: list[Row],
+    facts: dict[str, Any] | None = None,
+    *,
+    errors: Mapping[str, str | None] | None = None,
+    found: Machine | None = None,
+) -> None:
+    """Add `rows` and `errors` to a file of results; what it holds under the same id is replaced. An error None: gone.
+
+    `found` is this machine, for those who write often.
+    """
     before = read(path) if path.exists() else None
     merged = {old.id: old for old in before.rows} if before else {}
     merged |= {new.id: new for new in rows if math.isfinite(new.value)}
+    failed = {**(before.errors if before else {}), **(errors or {})}
     commands = before.command.split(" && ") if before else []
     commands = [*commands, *([command] if command not in commands else [])]
     report = Report(
-        machine={**_describe(found), **(facts or {})},
-        date=date,
+        machine={**_describe(found or machine()), **(facts or {})},
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         command=" && ".join(commands),
         rows=list(merged.values()),
+        errors={id: text for id, text in failed.items() if text is not None},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, msgspec.to_builtins(report))
-    return path
 
 
 def read(path: Path) -> Report:

@@ -87,6 +87,10 @@ class Core:
         outputs, self._outbox = self._outbox, []
         return StepOutputs(outputs, self.scheduler.stats())
 
+    def prepare(self) -> bool:
+        """Let the executor use a moment without work; True while it has more to do."""
+        return not self.has_work and self.executor.prepare()
+
     def shutdown(self) -> None:
         """End the steps in flight and let the executor go."""
         self._pipeline.drain()

@@ -12,10 +12,10 @@ from octavo.base.registry import Registry
 from octavo.kernels.ops import Ops
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.attention import paged_attention
-from octavo.kernels.ref.linear import linear
+from octavo.kernels.ref.linear import linear, normed_linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
-from octavo.kernels.ref.sample import sample, uniform
+from octavo.kernels.ref.sample import greedy, sample, uniform
 
 Backend = Callable[[torch.device], Ops]
 
@@ -46,10 +46,12 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "qkv_prologue": qkv_prologue,
         "paged_attention": paged_attention,
         "linear": linear,
+        "normed_linear": normed_linear,
         "uniform": uniform,
         "sample": sample,
+        "greedy": greedy,
     }
-    return Ops(**entries, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
+    return Ops(**entries, ahead=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
 
 
 def triton(device: torch.device) -> Ops:

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from octavo.kernels.ahead import MakeAheadOps
 from octavo.kernels.context import AttentionMeta
 
 
@@ -82,6 +83,34 @@ class Linear(Protocol):
         ...
 
 
+class NormedLinear(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: Tensor,
+        eps: float,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """RMS norm of ``residual + x``, then the product, then perhaps a gated activation of its two halves.
+
+        x and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]`` (``[T, O / 2]`` if gated) and
+        the sum. May write into its inputs.
+        """
+        ...
+
+
+class Greedy(Protocol):
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The likeliest token, the lowest id among equals: ``[S, V]`` of any float type ``-> [S]`` int64.
+
+        -1 for a row with a logit that is no number, or whose greatest is infinite.
+        """
+        ...
+
+
 class Uniform(Protocol):
     def __call__(self, seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
         """Counter-based numbers in [0, 1): ``[R] int64, [R] int64 -> [R] fp64``; same key, same number, anywhere."""
@@ -104,8 +133,11 @@ class Ops:
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
     linear: Linear
+    normed_linear: NormedLinear
     uniform: Uniform
     sample: Sample
+    greedy: Greedy
+    ahead: MakeAheadOps | None  # None: steps cannot be captured
     names: dict[str, str]
 
     def overlay(self, source: str, **entries: object) -> "Ops":

@@ -64,10 +64,10 @@ class PreNormBlock(Block):
     norm_names = ("input_layernorm", "post_attention_layernorm")
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
-        x, residual = self.norm("input_layernorm").add(x, residual)
-        x = self.scaled(self.attention(x, *angles, ctx))
-        x, residual = self.norm("post_attention_layernorm").add(x, residual)
-        return self.scaled(self.mlp(x)), residual
+        qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
+        x = self.scaled(self.attention(qkv, *angles, ctx))
+        x, residual = self.mlp.after_norm(self.norm("post_attention_layernorm"), x, residual)
+        return self.scaled(x), residual
 
 
 class SandwichBlock(Block):
@@ -81,11 +81,10 @@ class SandwichBlock(Block):
     )
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
-        x, residual = self.norm("input_layernorm").add(x, residual)
-        x = self.norm("post_attention_layernorm")(self.attention(x, *angles, ctx))
-        x, residual = self.norm("pre_feedforward_layernorm").add(self.scaled(x), residual)
-        x = self.norm("post_feedforward_layernorm")(self.mlp(x))
-        return self.scaled(x), residual
+        qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
+        x = self.norm("post_attention_layernorm")(self.attention(qkv, *angles, ctx))
+        x, residual = self.mlp.after_norm(self.norm("pre_feedforward_layernorm"), self.scaled(x), residual)
+        return self.scaled(self.norm("post_feedforward_layernorm")(x)), residual
 
 
 class PostNormBlock(Block):
@@ -95,7 +94,7 @@ class PostNormBlock(Block):
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         residual = x if residual is None else x + residual
-        x = self.norm("post_attention_layernorm")(self.attention(residual, *angles, ctx))
+        x = self.norm("post_attention_layernorm")(self.attention(self.attention.qkv(residual), *angles, ctx))
         residual = residual + self.scaled(x)
         x = self.norm("post_feedforward_layernorm")(self.mlp(residual))
         return self.scaled(x), residual

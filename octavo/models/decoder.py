@@ -49,6 +49,10 @@ class Decoder(nn.Module):
         logits: Tensor = self.head(hidden)
         return logits
 
+    def likeliest(self, hidden: Tensor) -> Tensor:
+        """The likeliest token of each row: ``[N, E] -> [N]`` int64, -1 where a logit is not finite."""
+        return self.head.likeliest(hidden)
+
     def targets(self) -> dict[str, Target]:
         """Where each tensor of a checkpoint goes, by its Hugging Face name."""
         targets = head_targets(self.embedding, self.norm, self.head)

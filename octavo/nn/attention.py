@@ -28,7 +28,10 @@ class Heads:
 
 
 class Attention(nn.Module):
-    """``[T, E] -> [T, E]``; q, k and v are one product."""
+    """``[T, (H + 2 H_kv) D] -> [T, E]``: from q, k and v, which are one product, to the output projection.
+
+    The layer itself calls `qkv`, so that the norm before it can be part of that product.
+    """
 
     def __init__(self, layer: int, hidden_size: int, heads: Heads, qkv_bias: bool, o_bias: bool, kit: Kit) -> None:
         super().__init__()
@@ -47,10 +50,9 @@ class Attention(nn.Module):
             self.q_norm = RmsNorm(q_size, heads.norm_eps, heads.norm_offset, kit)
             self.k_norm = RmsNorm(k_size, heads.norm_eps, heads.norm_offset, kit)
 
-    def forward(self, x: Tensor, cos_sin: Tensor | None, rope_index: Tensor | None, ctx: ForwardContext) -> Tensor:
+    def forward(self, qkv: Tensor, cos_sin: Tensor | None, rope_index: Tensor | None, ctx: ForwardContext) -> Tensor:
         heads = self.heads
         meta, kv = ctx.attention(self.layer)
-        qkv = self.qkv(x)
         per_head: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.q_norm is not None and self.k_norm is not None:
             if heads.qk_norm == "full":

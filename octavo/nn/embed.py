@@ -40,13 +40,22 @@ class Head(nn.Module):
         self.ops = kit.ops
 
     def forward(self, hidden: Tensor) -> Tensor:
-        if self.linear is not None:
-            logits: Tensor = self.linear(hidden).float()
-        else:
-            assert self.embedding is not None
-            logits = self.ops.linear(hidden, self.embedding.weight, None).float()
+        logits = self._scores(hidden).float()
         if self.divisor != 1.0:
             logits = logits / self.divisor
         if self.softcap is not None:
             logits = torch.tanh(logits / self.softcap) * self.softcap
         return logits
+
+    def likeliest(self, hidden: Tensor) -> Tensor:
+        """The token that `forward` rates highest, without the fp32 logits: ``[N, E] -> [N]`` int64; see ops.Greedy."""
+        if self.softcap is not None:  # it may make equals of different scores
+            return self.ops.greedy(self(hidden))
+        return self.ops.greedy(self._scores(hidden))
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        if self.linear is not None:
+            scores: Tensor = self.linear(hidden)
+            return scores
+        assert self.embedding is not None
+        return self.ops.linear(hidden, self.embedding.weight, None)

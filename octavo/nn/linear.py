@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo.nn.kit import Kit
+from octavo.nn.norm import RmsNorm
 from octavo.nn.quant.base import Entry
 
 
@@ -32,6 +33,12 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.method.apply(self.ops, self, x, self.bias)
+
+    def after_norm(
+        self, norm: RmsNorm, x: Tensor, residual: Tensor | None, activation: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The product of the norm of ``residual + x``, and that sum; with an activation its two shards are gated."""
+        return self.method.apply_normed(self.ops, self, x, residual, norm.weight, norm.eps, self.bias, activation)
 
     def rows(self, shard: int | None) -> slice:
         """Rows of the weight that a shard takes; None: all."""

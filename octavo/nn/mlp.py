@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
+from octavo.nn.norm import RmsNorm
 
 
 class GatedMlp(nn.Module):
@@ -19,3 +20,8 @@ class GatedMlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(self.ops.act_mul(self.gate_up(x), self.activation))
         return out
+
+    def after_norm(self, norm: RmsNorm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The same of the norm of ``residual + x``, and that sum."""
+        gated, residual = self.gate_up.after_norm(norm, x, residual, self.activation)
+        return self.down(gated), residual

@@ -4,12 +4,17 @@ One object a device. Everything above asks the platform and never tests for CUDA
 code is one for all devices: on a CPU the copies are plain and the events have always happened.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     import torch
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -34,6 +39,14 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Wait until it has."""
+        ...
+
+
+class Captured(Protocol[T_co]):
+    """Device work that can be started again as a whole."""
+
+    def replay(self) -> T_co:
+        """Enqueue it. The result is the same tensors each time, or fresh ones where the platform cannot capture."""
         ...
 
 
@@ -70,6 +83,10 @@ class Platform(Protocol):
 
     def event(self) -> Event:
         """Mark the present end of the device's queue."""
+        ...
+
+    def capture(self, work: "Callable[[], T]") -> "Captured[T]":
+        """Run `work` once or twice, and keep it for replay. It must only enqueue, on tensors that stay in place."""
         ...
 
     def start_peak(self) -> int:

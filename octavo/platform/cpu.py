@@ -1,11 +1,12 @@
 """The CPU: always there, runs in the caller's time, and its memory is shared with everything else."""
 
 import platform as machine
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
-from octavo.platform.base import Facts
+from octavo.platform.base import Captured, Facts, T
 from octavo.platform.limits import core_limit, memory_limits
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ class _Now:
 
 
 _NOW = _Now()
+
+
+class _Again(Generic[T]):
+    """A CPU has nothing to capture: the work is done anew."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+
+    def replay(self) -> T:
+        return self._work()
 
 
 class CpuPlatform:
@@ -77,6 +88,9 @@ class CpuPlatform:
 
     def event(self) -> _Now:
         return _NOW
+
+    def capture(self, work: Callable[[], T]) -> Captured[T]:
+        return _Again(work)
 
     def start_peak(self) -> int:
         return 0

@@ -1,9 +1,10 @@
 """One NVIDIA GPU through torch: pinned host memory, copies that do not wait, the current stream's events."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic
 
 from octavo.base.errors import ConfigError
-from octavo.platform.base import Event, Facts
+from octavo.platform.base import Captured, Event, Facts, T
 from octavo.platform.limits import core_limit
 
 if TYPE_CHECKING:
@@ -17,6 +18,18 @@ def available() -> bool:
     return torch.version.cuda is not None and torch.cuda.device_count() > 0
 
 
+class _Graph(Generic[T]):
+    """A CUDA graph and the tensors that it leaves its results in."""
+
+    def __init__(self, graph: "torch.cuda.CUDAGraph", result: T) -> None:
+        self._graph = graph
+        self._result = result
+
+    def replay(self) -> T:
+        self._graph.replay()
+        return self._result
+
+
 class CudaPlatform:
     """Platform over one CUDA device. All work is enqueued on the current stream, so later work sees earlier."""
 
@@ -27,6 +40,7 @@ class CudaPlatform:
         import torch
 
         self.device = torch.device("cuda", index)
+        self._graph_pool: Any = None
 
     @staticmethod
     def missing() -> str:
@@ -87,6 +101,22 @@ class CudaPlatform:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
+
+    def capture(self, work: Callable[[], T]) -> Captured[T]:
+        import torch
+
+        if self._graph_pool is None:
+            self._graph_pool = torch.cuda.graph_pool_handle()
+        # Once outside: libraries and kernels set themselves up at their first call, which a capture cannot hold.
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._graph_pool):
+            result = work()
+        return _Graph(graph, result)
 
     def start_peak(self) -> int:
         import torch

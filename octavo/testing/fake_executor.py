@@ -196,6 +196,9 @@ class FakeExecutor:
         self._ready_at = max(self._ready_at, self._clock.now()) + self.latency_s
         return FakePending(result, self._ready_at, self._clock, self._failure_delivered)
 
+    def prepare(self) -> bool:
+        return False
+
     def shutdown(self) -> None:
         """Only noted."""
         self.closed = True

@@ -8,7 +8,9 @@ from octavo.base.specs import KVLayout
 from octavo.kernels.ops import Ops
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
+from octavo.worker.captured import CapturedLauncher
 from octavo.worker.head.generate import GenerateHead, Model
+from octavo.worker.launch import EagerLauncher, Launcher
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
 from octavo.worker.sample.bitmask import BitMask
@@ -21,24 +23,50 @@ SENDS_A_STEP = 5  # table, batch, sampler, masks, prompt positions
 
 
 def build_runner(
-    platform: Platform, ops: Ops, model: Model, layout: KVLayout, resolved: Resolved, vocab_size: int
+    platform: Platform,
+    ops: Ops,
+    model: Model,
+    layout: KVLayout,
+    resolved: Resolved,
+    vocab_size: int,
+    *,
+    capture: bool = False,
 ) -> Runner:
-    """A runner over a model whose weights are loaded; allocates the KV cache and the request table."""
+    """A runner over a model whose weights are loaded; allocates the KV cache and the request table.
+
+    `capture`: keep steps as captured device work, where the operations can.
+    """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
     table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
     builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
     dtype: torch.dtype = getattr(torch, resolved.dtype)
+    kv = kv_views(allocate_kv(platform, layout, dtype), layout)
+    head = GenerateHead(model)
+    eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
+    launcher: Launcher = eager
+    if ops.ahead is not None and capture:
+        spec = layout.groups[0].spec
+        launcher = CapturedLauncher(
+            platform=platform,
+            ahead=ops.ahead(spec.num_kv_heads, spec.head_dim, dtype.itemsize),
+            table=table,
+            stager=stager,
+            model=model,
+            head=head,
+            layout=layout,
+            kv=kv,
+            layer_group=layer_groups(layout),
+            max_tokens=resolved.max_num_batched_tokens,
+            eager=eager,
+        )
     return Runner(
         platform=platform,
         table=table,
-        builder=builder,
-        model=model,
-        head=GenerateHead(model),
+        launcher=launcher,
+        head=head,
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),
-        kv=kv_views(allocate_kv(platform, layout, dtype), layout),
-        layer_group=layer_groups(layout),
     )
 
 

@@ -22,7 +22,7 @@ _FLOATS = (
 )
 _FIRST_FLOAT = 2
 _TOP_K = 9
-_NUM_PROMPT = 10
+NUM_PROMPT = 10
 
 
 def pack(sampling: Sampling, num_prompt: int) -> Ints:
@@ -32,7 +32,7 @@ def pack(sampling: Sampling, num_prompt: int) -> Ints:
     floats = line[_FIRST_FLOAT : _FIRST_FLOAT + len(_FLOATS)].view(np.float32)
     floats[:] = [getattr(sampling, name) for name in _FLOATS]
     line[_TOP_K] = min(max(sampling.top_k, 0), (1 << 31) - 1)
-    line[_NUM_PROMPT] = num_prompt
+    line[NUM_PROMPT] = num_prompt
     if is_greedy(sampling):
         floats[:4] = (0.0, 1.0, 0.0, 1.0)
         line[_TOP_K] = 0
@@ -41,6 +41,18 @@ def pack(sampling: Sampling, num_prompt: int) -> Ints:
 
 def is_greedy(sampling: Sampling) -> bool:
     return sampling.temperature < GREEDY_BELOW
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Greedy, and nothing else is asked: the likeliest token is the answer."""
+    return (
+        is_greedy(sampling)
+        and sampling.logprobs < 0
+        and not (sampling.logit_bias or sampling.bad_words or sampling.allowed_token_ids or sampling.min_tokens)
+        and sampling.presence_penalty == 0.0
+        and sampling.frequency_penalty == 0.0
+        and sampling.repetition_penalty == 1.0
+    )
 
 
 class Columns:
@@ -70,7 +82,7 @@ class Columns:
     @property
     def num_prompt(self) -> Tensor:
         """int32."""
-        return self._lines[:, _NUM_PROMPT]
+        return self._lines[:, NUM_PROMPT]
 
     def select(self, index: Tensor | None) -> "Columns":
         """The lines at `index`; None: all."""

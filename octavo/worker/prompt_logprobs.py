@@ -4,6 +4,7 @@ The logits of a long chunk would not fit (a position of a large vocabulary is ha
 reduced slab by slab.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,10 @@ class PromptLogprobs:
         for added in plan.added:
             self._tops[added.row] = added.sampling.prompt_logprobs
 
+    def asked(self, rows: Sequence[int]) -> bool:
+        """Whether any of these rows of the table wants them."""
+        return bool((self._tops[rows] >= 0).any())
+
     def prepare(self, batch: Batch) -> PromptSpans | None:
         """The spans of a batch; None when no row of it wants any."""
         tops = self._tops[batch.rows]
@@ -77,7 +82,7 @@ class PromptLogprobs:
         parts = []
         for start in range(0, tokens.numel(), self._slab):
             span = slice(start, start + self._slab)
-            parts.append(describe(head(hidden, spans.index[span]), tokens[span], top))
+            parts.append(describe(head(hidden.index_select(0, spans.index[span])), tokens[span], top))
         return torch.cat(parts)
 
 

@@ -5,7 +5,6 @@ feature's name and no wait for the device: what differs between steps is in the 
 in the objects given at assembly.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,25 +12,13 @@ from torch import Tensor
 
 from octavo.base.errors import EngineError
 from octavo.base.plan import StepPlan
-from octavo.kernels.context import ForwardContext
 from octavo.platform.base import Platform
-from octavo.worker.batch import Batch, BatchBuilder
-from octavo.worker.head.generate import GenerateHead, Model
+from octavo.worker.head.generate import GenerateHead
+from octavo.worker.launch import Launched, Launcher
 from octavo.worker.pending import FailedPending, Outputs, StepPending, failure
-from octavo.worker.prompt_logprobs import PromptLogprobs, PromptSpans
+from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.sample.sampler import Drawn, Prepared, Sampler
 from octavo.worker.table import RequestTable
-
-
-@dataclass(slots=True)
-class _Launched:
-    """A step between `forward` and `sample`."""
-
-    plan: StepPlan
-    batch: Batch
-    hidden: Tensor  # [T, E]
-    prepared: Prepared | None
-    spans: PromptSpans | None
 
 
 class Runner:
@@ -45,24 +32,18 @@ class Runner:
         self,
         platform: Platform,
         table: RequestTable,
-        builder: BatchBuilder,
-        model: Model,
+        launcher: Launcher,
         head: GenerateHead,
         sampler: Sampler,
         prompt_logprobs: PromptLogprobs,
-        kv: list[Tensor],
-        layer_group: list[int],
     ) -> None:
         self._platform = platform
         self._table = table
-        self._builder = builder
-        self._model = model
+        self._launcher = launcher
         self._head = head
         self._sampler = sampler
         self._prompt_logprobs = prompt_logprobs
-        self._kv = kv
-        self._layer_group = layer_group
-        self._launched: _Launched | EngineError | None = None
+        self._launched: Launched | EngineError | None = None
 
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step."""
@@ -85,27 +66,30 @@ class Runner:
         except Exception as error:
             return FailedPending(failure(launched.plan.step, error))
 
+    def prepare(self) -> bool:
+        """Use a quiet moment between steps; True while there is more to do."""
+        return self._launched is None and self._launcher.prepare()
+
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> _Launched:
+    def _forward(self, plan: StepPlan) -> Launched:
         self._table.apply(plan)
         self._sampler.apply(plan)
         self._prompt_logprobs.apply(plan)
-        batch = self._builder.build(plan)
-        prepared = self._sampler.prepare(batch)
-        spans = self._prompt_logprobs.prepare(batch)
-        context = ForwardContext(batch.groups, self._layer_group, self._kv, batch.prompt_lens)
-        hidden = self._model(batch.input_ids, batch.positions, context)
-        return _Launched(plan, batch, hidden, prepared, spans)
+        return self._launcher.launch(plan, whole=self._prompt_logprobs.asked(plan.rows))
 
     @torch.inference_mode()
-    def _sample(self, launched: _Launched, riders: dict[str, Any]) -> StepPending:
-        batch, prepared, spans = launched.batch, launched.prepared, launched.spans
-        drawn: Drawn | None = None
-        if prepared is not None:
-            logits = self._head(launched.hidden, batch.sample_index)
-            drawn = self._sampler.sample(logits, prepared, riders)
-            self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens.clamp(min=0))
+    def _sample(self, launched: Launched, riders: dict[str, Any]) -> StepPending:
+        batch = launched.batch
+        spans = self._prompt_logprobs.prepare(batch)
         prompt = None if spans is None else self._prompt_logprobs.compute(launched.hidden, self._head, spans)
+        prepared: Prepared | None = None
+        drawn: Drawn | None = None
+        if batch.host_sample_rows.size:
+            if not riders and self._sampler.plain(batch.host_sample_rows):
+                drawn = Drawn(launched.greedy(), None)
+            else:
+                prepared = self._sampler.prepare(batch)
+                drawn = self._draw(launched, prepared, riders)
         outputs = Outputs(
             tokens=self._out(drawn.tokens if drawn else None),
             spoiled=self._table.spoiled[batch.host_sample_rows],
@@ -116,6 +100,12 @@ class Runner:
             spans=spans,
         )
         return StepPending(launched.plan.step, self._platform.event(), outputs)
+
+    def _draw(self, launched: Launched, prepared: Prepared, riders: dict[str, Any]) -> Drawn:
+        drawn = self._sampler.sample(self._head(launched.chosen), prepared, riders)
+        batch = launched.batch
+        self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens.clamp(min=0))
+        return drawn
 
     def _out(self, tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else self._platform.download(tensor)

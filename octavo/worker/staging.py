@@ -43,6 +43,15 @@ class Stager:
         self._events[index] = self._platform.event()
         return [device[offset : offset + array.size] for offset, array in zip(offsets, arrays)]
 
+    def fill(self, device: torch.Tensor, values: Ints) -> None:
+        """Copy one array ``[n]`` into device memory that stays in place; enqueued, no waiting."""
+        index = self._next
+        self._next = (index + 1) % len(self._hosts)
+        host = self._free(index, values.size)
+        host.numpy()[: values.size] = values
+        device.copy_(host[: values.size], non_blocking=True)
+        self._events[index] = self._platform.event()
+
     def _free(self, index: int, total: int) -> torch.Tensor:
         """Buffer `index`, no longer read by any copy, with `total` places."""
         event = self._events[index]

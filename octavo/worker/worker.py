@@ -98,6 +98,10 @@ class Worker:
         """Enqueue the sampling of the step last given to `forward`."""
         return self._started().sample(riders)
 
+    def prepare(self) -> bool:
+        """Use a quiet moment to make later steps cheaper; True while there is more to do."""
+        return self._started().prepare()
+
     def shutdown(self) -> None:
         """Let go of everything on the device. May be called twice."""
         self._runner = None
@@ -107,7 +111,15 @@ class Worker:
     def _build(self, layout: KVLayout) -> Runner:
         if self._model is None:
             raise EngineError("the worker has no weights; call load() first")
-        return build_runner(self._platform, self._ops, self._model, layout, self._resolved, self._arch.vocab_size)
+        return build_runner(
+            self._platform,
+            self._ops,
+            self._model,
+            layout,
+            self._resolved,
+            self._arch.vocab_size,
+            capture=not self._config.device.enforce_eager,
+        )
 
     def _started(self) -> Runner:
         if self._runner is None:

@@ -49,6 +49,9 @@ class DirectExecutor:
         pending: Pending = self._worker.sample(riders)
         return pending
 
+    def prepare(self) -> bool:
+        return bool(self._worker.prepare())
+
     def shutdown(self) -> None:
         self._worker.shutdown()
 
@@ -85,6 +88,9 @@ class ThreadedExecutor:
             return result
 
         return self._thread.submit(sample)
+
+    def prepare(self) -> bool:
+        return bool(self._call(self._worker.prepare))
 
     def shutdown(self) -> None:
         if not self._closed:

@@ -3,7 +3,28 @@
 from torch import Tensor
 from torch.nn import functional as F
 
+from octavo.kernels.ref.act import act_mul
+from octavo.kernels.ref.norm import add_rms_norm, rms_norm
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``[T, E] x [O, E] -> [T, O]``."""
     return F.linear(x, weight, bias)
+
+
+def normed_linear(
+    x: Tensor,
+    residual: Tensor | None,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+) -> tuple[Tensor, Tensor]:
+    """See kernels/ops.NormedLinear."""
+    if residual is None:
+        normed, total = rms_norm(x, norm, eps), x
+    else:
+        normed, total = add_rms_norm(x, residual, norm, eps)
+    y = linear(normed, weight, bias)
+    return (y if activation is None else act_mul(y, activation)), total

@@ -47,3 +47,9 @@ def sample(probs: Tensor, uniform: Tensor) -> Tensor:
     token = torch.searchsorted(cdf, target, right=True).clamp_(max=probs.shape[1] - 1)
     likeliest = probs.argmax(-1, keepdim=True)
     return torch.where(probs.gather(1, token) > 0, token, likeliest).squeeze(1)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """See kernels/ops.Greedy: ``[S, V] -> [S]`` int64."""
+    best, token = logits.max(-1)
+    return torch.where(best.isfinite(), token, -1)

@@ -1,16 +1,21 @@
 """Paged attention of a mixed step: rows of one query to the split-KV kernel, the others to the tiled one.
 
-What the kernels need to know of the step is planned once and kept in ``meta.scratch``, so all layers of a KV group
-share it. Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
+What the kernels need to know of a step is planned once and kept in ``meta.scratch``, so all layers of a KV group
+share it. A captured step plans its launches before it knows the numbers: `PlanAhead` says where they will stand.
+Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta
-from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, decode_attention
+from octavo.kernels.triton import stage as staging
+from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -18,12 +23,21 @@ PROGRAMS_PER_MULTIPROCESSOR = 4
 
 @dataclass(slots=True)
 class StepPlan:
-    """Rows [0, num_decodes) compute one token each; the rest go by tiles."""
+    """Chunks of the rows of one query, and tiles of the others; None: the step has no such rows."""
 
-    num_decodes: int
-    num_decode_tokens: int
     decode: DecodePlan | None
-    cu_tiles: torch.Tensor | None  # int32 [R - num_decodes + 1]
+    cu_tiles: torch.Tensor | None  # int32 [R + 1]
+    max_tiles: int
+    fresh: list[FreshRow] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PlanAhead:
+    """A plan whose numbers come later, int32 on the device: running counts ``[R + 1]``, tokens of a chunk ``[1]``."""
+
+    cu_chunks: torch.Tensor
+    chunk: torch.Tensor
+    cu_tiles: torch.Tensor | None
     max_tiles: int
 
 
@@ -32,71 +46,105 @@ def paged_attention(
 ) -> torch.Tensor:
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    plan = step_plan(meta, q, kv.shape[2], window)
-    first = plan.num_decodes
+    plan = step_plan(meta, q, kv.shape[2], window, softcap)
+    rows = (meta.block_table, meta.seq_lens, meta.query_start)
     if plan.decode is not None:
-        decode_attention(
-            q[:first],
-            kv,
-            meta.block_table[:first],
-            meta.seq_lens[:first],
-            plan.decode,
-            out[:first],
-            scale,
-            window,
-            softcap,
-        )
+        decode_attention(q, kv, *rows, plan.decode, out, scale, window, softcap)
+    for row in plan.fresh:
+        fresh_attention(q, kv, meta, row, out, scale)
     if plan.cu_tiles is not None:
-        prefill_attention(
-            q,
-            kv,
-            meta.block_table[first:],
-            meta.seq_lens[first:],
-            meta.query_start[first:],
-            plan.cu_tiles,
-            plan.max_tiles,
-            out,
-            scale,
-            window,
-            softcap,
-        )
+        prefill_attention(q, kv, *rows, plan.cu_tiles, plan.max_tiles, out, scale, window, softcap)
     return out
 
 
-def step_plan(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None) -> StepPlan:
-    """The step's plan, made from host numbers at the first layer that asks."""
+def step_plan(
+    meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None, softcap: float | None = None
+) -> StepPlan:
+    """The step's plan, made at the first layer that asks: from host numbers, or from the places told ahead."""
     key = f"triton:{window}"
     plan = meta.scratch.get(key)
     if isinstance(plan, StepPlan):
         return plan
-    lens = np.asarray(meta.query_lens, dtype=np.int64)
-    longer = np.flatnonzero(lens != 1)
-    first = int(longer[0]) if longer.size else len(lens)
-    decode = None
-    if first:
-        visible = np.asarray(meta.seq_lens_host[:first], dtype=np.int64)
-        decode = plan_decode(visible if window is None else np.minimum(visible, window), q, num_kv_heads)
-    cu_tiles, max_tiles = None, 0
-    if first < len(lens):
-        tiles = -(-lens[first:] // query_tile(q.dtype, q.shape[2]))
-        cu_tiles = _upload(_running(tiles), q.device)
-        max_tiles = int(tiles.sum())
-    plan = StepPlan(first, first, decode, cu_tiles, max_tiles)
-    meta.scratch[key] = plan
-    return plan
+    if isinstance(plan, PlanAhead):
+        made = _completed(plan, q, num_kv_heads)
+    else:
+        made = _from_host(meta, q, num_kv_heads, window, plain=window is None and softcap is None)
+    meta.scratch[key] = made
+    return made
 
 
-def plan_decode(visible: np.ndarray, q: torch.Tensor, num_kv_heads: int) -> DecodePlan:
-    """Chunks for rows that see ``visible[r]`` tokens each."""
+def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None, *, plain: bool) -> StepPlan:
+    query_lens = np.asarray(meta.query_lens, dtype=np.int64)
+    seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     programs = num_programs(q.device)
-    chunk = choose_chunk(visible, num_kv_heads, programs)
-    running = _running(-(-visible // chunk))
-    packed = _upload(np.append(running, np.int32(chunk)), q.device)
-    capacity = int(running[-1])
+    rows = query_lens.size
+    fresh = fresh_rows(q, query_lens, seq_lens) if plain else []
+    tiled = query_lens.copy()
+    tiled[[row.index for row in fresh]] = 0
+    packed = np.empty(2 * rows + 3, dtype=np.int32)
+    cu_chunks, chunk, cu_tiles = packed[: rows + 1], packed[rows + 1 : rows + 2], packed[rows + 2 :]
+    chunk[0] = _fill_chunks(cu_chunks, query_lens, seq_lens, window, num_kv_heads, programs)
+    _fill_tiles(cu_tiles, tiled, query_tile(q.dtype.itemsize, q.shape[2]))
+    device = _upload(packed, q.device)
+    decode = None
+    if cu_chunks[-1]:
+        part, lse = _partials(int(cu_chunks[-1]), q)
+        decode = DecodePlan(device[: rows + 1], device[rows + 1 : rows + 2], part, lse, programs)
+    tiles = int(cu_tiles[-1])
+    return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles, fresh)
+
+
+def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan:
+    programs = num_programs(q.device)
+    rows = ahead.cu_chunks.shape[0] - 1
+    part, lse = _partials(chunk_capacity(rows, programs, num_kv_heads), q)
+    decode = DecodePlan(ahead.cu_chunks, ahead.chunk, part, lse, programs)
+    return StepPlan(decode, ahead.cu_tiles, ahead.max_tiles)
+
+
+def _partials(items: int, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     heads, dim = q.shape[1], q.shape[2]
-    part = torch.empty((capacity, heads, dim), dtype=torch.float32, device=q.device)
-    lse = torch.empty((capacity, heads), dtype=torch.float32, device=q.device)
-    return DecodePlan(packed[:-1], packed[-1:], part, lse, programs)
+    part = torch.empty((items, heads, dim), dtype=torch.float32, device=q.device)
+    return part, torch.empty((items, heads), dtype=torch.float32, device=q.device)
+
+
+class TritonAhead:
+    """`AheadOps` for one shape of KV heads."""
+
+    def __init__(self, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
+        self._num_kv_heads = num_kv_heads
+        self._tile = query_tile(dtype_bytes, head_dim)
+        self._programs = num_programs(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def places(self, room: Room) -> int:
+        return (room.rows + 2) + (room.rows + 1 if room.mixed else 0)
+
+    def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
+        rows, used = room.rows, query_lens.size
+        chunk = _fill_chunks(out[: used + 1], query_lens, seq_lens, window, self._num_kv_heads, self._programs)
+        out[used + 1 : rows + 1] = out[used]
+        out[rows + 1] = chunk
+        if room.mixed:
+            tiles = out[rows + 2 :]
+            _fill_tiles(tiles[: used + 1], query_lens, self._tile)
+            tiles[used + 1 :] = tiles[used]
+
+    def attach(self, meta: AttentionMeta, room: Room, window: int | None, plan: torch.Tensor) -> None:
+        rows = room.rows
+        tiles = plan[rows + 2 :] if room.mixed else None
+        most = room.tokens // self._tile + rows if room.mixed else 0
+        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles, most)
+
+    def stage(
+        self,
+        lines: Lines,
+        into: StepInput,
+        rows: torch.Tensor,
+        query_start: torch.Tensor,
+        seq_lens: torch.Tensor,
+        block_size: int,
+    ) -> None:
+        staging.stage(lines, into, rows, query_start, seq_lens, block_size)
 
 
 def num_programs(device: torch.device) -> int:
@@ -106,15 +154,30 @@ def num_programs(device: torch.device) -> int:
     return PROGRAMS_PER_MULTIPROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _running(counts: np.ndarray) -> np.ndarray:
-    """``[n] -> [n + 1]``, from zero."""
-    running = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=running[1:])
-    return running
+def _fill_chunks(
+    out: npt.NDArray[np.int32],
+    query_lens: npt.NDArray[np.int64],
+    seq_lens: npt.NDArray[np.int64],
+    window: int | None,
+    num_kv_heads: int,
+    programs: int,
+) -> int:
+    """Running count of chunks ``[R + 1]`` of the rows of one query; gives the tokens of a chunk."""
+    visible = np.where(query_lens == 1, seq_lens if window is None else np.minimum(seq_lens, window), 0)
+    chunk = choose_chunk(visible, num_kv_heads, programs)
+    out[0] = 0
+    np.cumsum(-(-visible // chunk), out=out[1:])
+    return chunk
+
+
+def _fill_tiles(out: npt.NDArray[np.int32], query_lens: npt.NDArray[np.int64], tile: int) -> None:
+    """Running count of query tiles ``[R + 1]`` of the rows of several queries."""
+    out[0] = 0
+    np.cumsum(np.where(query_lens == 1, 0, -(-query_lens // tile)), out=out[1:])
 
 
 def _upload(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    host = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
+    host = torch.from_numpy(values)
     if device.type == "cuda":
         return host.pin_memory().to(device, non_blocking=True)
     return host

@@ -19,6 +19,7 @@ import triton.language as tl
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, softcap_logits, wait_for_inputs
 
 MIN_CHUNK = 64
+GOOD_CHUNK = 256
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -35,9 +36,13 @@ class DecodePlan:
 
 
 def choose_chunk(visible: np.ndarray, num_kv_heads: int, programs: int) -> int:
-    """Tokens a chunk, a multiple of 64, so that about four items fall to each program. visible ``[R]`` tokens."""
+    """Tokens a chunk, a multiple of 64. visible ``[R]`` tokens.
+
+    Four items a program even out rows of mixed length; chunks under `GOOD_CHUNK` waste more on starting than that
+    saves, so shorter ones are taken only to give every program something at all.
+    """
     total = int(visible.sum()) * num_kv_heads
-    ideal = total // max(1, 4 * programs)
+    ideal = max(total // (4 * programs), min(GOOD_CHUNK, total // programs))
     return max(MIN_CHUNK, -(-ideal // 64) * 64)
 
 
@@ -46,12 +51,13 @@ def chunk_capacity(max_rows: int, programs: int, num_kv_heads: int) -> int:
     return max_rows + -(-4 * programs // num_kv_heads) + 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "window"])
 def _decode(
     q_ptr,
     kv_ptr,
     table_ptr,
     lens_ptr,
+    query_start_ptr,
     cu_ptr,
     chunk_ptr,
     out_ptr,
@@ -99,7 +105,8 @@ def _decode(
         high = tl.minimum(low + chunk, length)
 
         q_inside = (head[:, None] < G) & (column[None, :] < D)
-        q_at = row.to(tl.int64) * stride_q + (kv_head * G + head[:, None]) * D + column[None, :]
+        query = tl.load(query_start_ptr + row).to(tl.int64)
+        q_at = query * stride_q + (kv_head * G + head[:, None]) * D + column[None, :]
         q = tl.load(q_ptr + q_at, mask=q_inside, other=0.0)
 
         best = tl.full((G_PAD,), float("-inf"), tl.float32)
@@ -129,7 +136,7 @@ def _decode(
 
         acc = acc / total[:, None]
         if pieces == 1:
-            out_at = (row.to(tl.int64) * h + kv_head * G + head[:, None]) * D + column[None, :]
+            out_at = (query * h + kv_head * G + head[:, None]) * D + column[None, :]
             tl.store(out_ptr + out_at, acc.to(out_ptr.dtype.element_ty), mask=q_inside)
         else:
             part_at = (piece.to(tl.int64) * h + kv_head * G + head[:, None]) * D + column[None, :]
@@ -139,30 +146,44 @@ def _decode(
 
 
 @triton.jit
-def _merge(part_ptr, lse_ptr, cu_ptr, out_ptr, H: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def _merge(
+    part_ptr,
+    lse_ptr,
+    cu_ptr,
+    query_start_ptr,
+    out_ptr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    PIECES: tl.constexpr,
+):
+    row = tl.program_id(0)
     head = tl.program_id(1)
     let_next_start()
     wait_for_inputs()
     first = tl.load(cu_ptr + row)
-    last = tl.load(cu_ptr + row + 1)
-    if last - first > 1:
+    count = tl.load(cu_ptr + row + 1) - first
+    if count > 1:
         column = tl.arange(0, D_PAD)
-        inside = column < D
+        piece = tl.arange(0, PIECES)
         best = float("-inf")
         total = 0.0
         acc = tl.zeros((D_PAD,), tl.float32)
-        for step in range(0, last - first):
-            at = (first.to(tl.int64) + step) * H + head
-            lse = tl.load(lse_ptr + at)
-            top = tl.maximum(best, lse)
+        for step in range(0, count, PIECES):
+            live = step + piece < count
+            at = (first + step + piece).to(tl.int64) * H + head
+            lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"))
+            inside = live[:, None] & (column < D)[None, :]
+            part = tl.load(part_ptr + at[:, None] * D + column[None, :], mask=inside, other=0.0)
+            top = tl.maximum(best, tl.max(lse, axis=0))
             decay = tl.exp2(best - top)
             weight = tl.exp2(lse - top)
-            part = tl.load(part_ptr + at * D + column, mask=inside, other=0.0)
-            acc = acc * decay + part * weight
-            total = total * decay + weight
+            acc = acc * decay + tl.sum(part * weight[:, None], axis=0)
+            total = total * decay + tl.sum(weight, axis=0)
             best = top
-        tl.store(out_ptr + (row * H + head) * D + column, (acc / total).to(out_ptr.dtype.element_ty), mask=inside)
+        query = tl.load(query_start_ptr + row).to(tl.int64)
+        out_at = (query * H + head) * D + column
+        tl.store(out_ptr + out_at, (acc / total).to(out_ptr.dtype.element_ty), mask=column < D)
 
 
 def decode_attention(
@@ -170,14 +191,19 @@ def decode_attention(
     kv: torch.Tensor,
     table: torch.Tensor,
     seq_lens: torch.Tensor,
+    query_start: torch.Tensor,
     plan: DecodePlan,
     out: torch.Tensor,
     scale: float,
     window: int | None,
     softcap: float | None,
 ) -> None:
-    """Rows of one query each: q and out ``[R, H, D]``, kv ``[N, 2, H_kv, B, D]``, table ``[R, max_blocks]``."""
-    rows, heads, dim = q.shape
+    """The rows that have chunks: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``, table ``[R, max_blocks]``.
+
+    Row r's query is token ``query_start[r]``; rows without chunks are left alone.
+    """
+    heads, dim = q.shape[1], q.shape[2]
+    rows = seq_lens.shape[0]
     kv_heads, block_size = kv.shape[2], kv.shape[3]
     group = heads // kv_heads
     padded = max(16, pow2(group))
@@ -186,6 +212,7 @@ def decode_attention(
         kv,
         table,
         seq_lens,
+        query_start,
         plan.cu_chunks,
         plan.chunk,
         out,
@@ -215,5 +242,15 @@ def decode_attention(
         **LAUNCH,
     )
     _merge[(rows, heads)](
-        plan.part, plan.lse, plan.cu_chunks, out, H=heads, D=dim, D_PAD=pow2(dim), num_warps=1, **LAUNCH
+        plan.part,
+        plan.lse,
+        plan.cu_chunks,
+        query_start,
+        out,
+        H=heads,
+        D=dim,
+        D_PAD=pow2(dim),
+        PIECES=8,
+        num_warps=1,
+        **LAUNCH,
     )

@@ -27,7 +27,7 @@ def _tile_scores(q, k, query_at, token, live, scale_log2, softcap, window, CAPPE
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "window"])
 def _prefill(
     q_ptr,
     kv_ptr,
@@ -141,9 +141,9 @@ def _prefill(
         tl.store(out_ptr + out_at, acc.to(out_ptr.dtype.element_ty), mask=q_inside)
 
 
-def query_tile(dtype: torch.dtype, head_dim: int) -> int:
+def query_tile(dtype_bytes: int, head_dim: int) -> int:
     """Queries in one tile."""
-    if dtype == torch.float32:
+    if dtype_bytes == 4:
         return 32
     return 128 if head_dim <= 128 else 64
 
@@ -161,7 +161,7 @@ def prefill_attention(
     window: int | None,
     softcap: float | None,
 ) -> None:
-    """Rows of many queries: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``, table ``[R, max_blocks]``.
+    """The rows that have tiles: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``, table ``[R, max_blocks]``.
 
     cu_tiles int32 ``[R + 1]``: running count of query tiles of `query_tile` each; max_tiles bounds its last entry.
     """
@@ -192,12 +192,12 @@ def prefill_attention(
         D=dim,
         D_PAD=padded,
         B=block_size,
-        M=query_tile(q.dtype, dim),
+        M=query_tile(q.dtype.itemsize, dim),
         TILE=32 if exact else 64 if padded > 128 else 128,
         CAPPED=softcap is not None,
         WINDOWED=window is not None,
         PRECISION="ieee" if exact else "tf32",
         num_warps=4 if exact else 8,
-        num_stages=2 if exact or padded > 128 else 3,
+        num_stages=1 if exact else 2 if padded > 128 else 3,
         **LAUNCH,
     )

@@ -1,10 +1,9 @@
 """Linear layers for few tokens, where the time is that of reading the weights once and of starting kernels.
 
 A program holds whole rows of the weight, for all of K, in registers: the loads are under way before it waits for the
-kernel before (programmatic dependent launch), and nothing needs a second pass. What stands before and after the
-product rides along: the residual add and RMS norm of the input, whose sum of squares each program makes for itself,
-and the gated activation of the output. One token is a sum of products; more go through the tensor cores with the
-weight as the tall side, K split over warps.
+kernel before (programmatic dependent launch). The gated activation of the output rides along. One token is a sum of
+products, and there the residual add and the RMS norm before it ride along too: each program makes the sum of squares
+for itself. More tokens go through the tensor cores with the weight as the tall side, K split over warps.
 
 Legend: T tokens, K input size, N output features, S parts of K.
 """
@@ -14,10 +13,50 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional as F
 
+from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 
 MAX_TOKENS = 16
+MAX_ROW_OF_ONE = 16_384
+MAX_STRIP = 2048  # of K, that a program holds at once
+MAX_FEATURES = 8192  # taller matrices keep cuBLAS busy enough
+_PART = 256
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``[T, E] x [O, E] -> [T, O]``: this file's kernels where they win, cuBLAS elsewhere."""
+    if _is_one(x):
+        return one_token_linear(x, weight, bias)[0]
+    if _fits_few(x, weight, gated=False):
+        return few_token_linear(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def normed_linear(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `NormedLinear` in kernels/ops: one kernel for one token, two for a few, three for more."""
+    if _is_one(x):
+        y, total = one_token_linear(x, weight, bias, Norm(norm, eps, residual), activation or "none")
+        return y, x if total is None else total
+    if residual is None:
+        normed, total = rms_norm(x, norm, eps), x
+    else:
+        normed, total = add_rms_norm(x, residual, norm, eps)
+    if activation is None:
+        return linear(normed, weight, bias), total
+    if _fits_few(x, weight, gated=True):
+        return few_token_linear(normed, weight, bias, activation), total
+    return act_mul(F.linear(normed, weight, bias), activation), total
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +139,22 @@ def _one_token(
     tl.store(y_ptr + feature, acc.to(kind), mask=feature < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def _few_tokens(
     x_ptr,
-    r_ptr,
-    g_ptr,
     w_ptr,
     b_ptr,
     y_ptr,
-    sum_ptr,
     T,
     N,
     K,
     stride_x,
-    stride_r,
     stride_w,
-    eps,
     FEATURES: tl.constexpr,
     TOKENS: tl.constexpr,
     PART: tl.constexpr,
     PARTS: tl.constexpr,
-    NORM: tl.constexpr,
-    ADD: tl.constexpr,
+    TWICE: tl.constexpr,
     BIAS: tl.constexpr,
     ACT: tl.constexpr,
 ):
@@ -129,33 +162,27 @@ def _few_tokens(
     token = tl.arange(0, TOKENS)
     live = token < T
     k = tl.arange(0, PARTS)[:, None] * PART + tl.arange(0, PART)[None, :]
-    k_in = k < K
-    inside = (feature < N)[None, :, None] & k_in[:, None, :]
+    f_in = (feature < N)[None, :, None]
     w_row = w_ptr + feature.to(tl.int64)[None, :, None] * stride_w + k[:, None, :]
-    w = tl.load(w_row, mask=inside, other=0.0)
-    u = w
+    w = tl.load(w_row, mask=f_in & (k < K)[:, None, :], other=0.0)
+    second = w
+    if TWICE:
+        second = tl.load(w_row + PARTS * PART, mask=f_in & (k + PARTS * PART < K)[:, None, :], other=0.0)
     if ACT != "none":
-        u = tl.load(w_row + N.to(tl.int64) * stride_w, mask=inside, other=0.0)
+        second = tl.load(w_row + N.to(tl.int64) * stride_w, mask=f_in & (k < K)[:, None, :], other=0.0)
     let_next_start()
     wait_for_inputs()
     kind: tl.constexpr = y_ptr.dtype.element_ty
-    x_in = k_in[:, :, None] & live[None, None, :]
-    x = tl.load(x_ptr + token[None, None, :] * stride_x + k[:, :, None], mask=x_in, other=0.0)
-    if ADD:
-        r = tl.load(r_ptr + token[None, None, :] * stride_r + k[:, :, None], mask=x_in, other=0.0)
-        x = (x.to(tl.float32) + r.to(tl.float32)).to(kind)
-        if tl.program_id(0) == 0:
-            tl.store(sum_ptr + token[None, None, :] * K + k[:, :, None], x, mask=x_in)
-    if NORM:
-        wide = x.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(tl.sum(wide * wide, axis=1), axis=0) / K + eps)
-        g = tl.load(g_ptr + k, mask=k_in, other=0.0).to(tl.float32)
-        x = (wide * scale[None, None, :] * g[:, :, None]).to(kind)
+    x_row = x_ptr + token[None, None, :] * stride_x + k[:, :, None]
+    x = tl.load(x_row, mask=(k < K)[:, :, None] & live[None, None, :], other=0.0)
     acc = tl.sum(tl.dot(w, x), axis=0)
+    if TWICE:
+        x = tl.load(x_row + PARTS * PART, mask=(k + PARTS * PART < K)[:, :, None] & live[None, None, :], other=0.0)
+        acc += tl.sum(tl.dot(second, x), axis=0)
     if BIAS:
         acc += tl.load(b_ptr + feature, mask=feature < N, other=0.0).to(tl.float32)[:, None]
     if ACT != "none":
-        up = tl.sum(tl.dot(u, x), axis=0)
+        up = tl.sum(tl.dot(second, x), axis=0)
         if BIAS:
             up += tl.load(b_ptr + N + feature, mask=feature < N, other=0.0).to(tl.float32)[:, None]
         acc = _gated(acc, up, ACT, kind)
@@ -163,20 +190,21 @@ def _few_tokens(
     tl.store(out, acc.to(kind), mask=(feature < N)[:, None] & live[None, :])
 
 
-def few_token_linear(
+def one_token_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: Norm | None = None, activation: str = "none"
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``act(norm(x + residual) W^T + b)`` for at most `MAX_TOKENS` tokens: x ``[T, K]``, W ``[N, K]``.
+    """``act(norm(x + residual) W^T + b)`` for one token: x ``[1, K]``, W ``[N, K]``.
 
-    With an activation W is ``[2 N, K]``, its upper half gated by its lower. Gives ``[T, N]`` and, where there was a
-    residual, the sum ``[T, K]``.
+    With an activation W is ``[2 N, K]``, its upper half gated by its lower. Gives ``[1, N]`` and, where there was a
+    residual, the sum ``[1, K]``.
     """
-    tokens, size = x.shape
+    size = x.shape[1]
     features = weight.shape[0] // (1 if activation == "none" else 2)
-    y = torch.empty((tokens, features), dtype=x.dtype, device=x.device)
+    y = torch.empty((1, features), dtype=x.dtype, device=x.device)
     residual = norm.residual if norm is not None else None
-    total = torch.empty((tokens, size), dtype=x.dtype, device=x.device) if residual is not None else None
-    pointers = (
+    total = torch.empty((1, size), dtype=x.dtype, device=x.device) if residual is not None else None
+    rows, warps = shape_of_one(features, size, gated=activation != "none")
+    _one_token[(triton.cdiv(features, rows),)](
         x,
         residual if residual is not None else x,
         norm.weight if norm is not None else x,
@@ -184,46 +212,68 @@ def few_token_linear(
         bias if bias is not None else x,
         y,
         total if total is not None else y,
-    )
-    flags = {"NORM": norm is not None, "ADD": residual is not None, "BIAS": bias is not None, "ACT": activation}
-    eps = norm.eps if norm is not None else 0.0
-    if tokens == 1:
-        rows = _rows_of_one(features, size)
-        _one_token[(triton.cdiv(features, rows),)](
-            *pointers,
-            features,
-            size,
-            weight.stride(0),
-            eps,
-            FEATURES=rows,
-            K_PAD=pow2(size),
-            **flags,
-            num_warps=8 if size <= 4096 else 16,
-            **LAUNCH,
-        )
-        return y, total
-    parts = max(1, pow2(triton.cdiv(size, 256)))
-    _few_tokens[(triton.cdiv(features, 16),)](
-        *pointers,
-        tokens,
         features,
         size,
-        x.stride(0),
-        residual.stride(0) if residual is not None else 0,
         weight.stride(0),
-        eps,
-        FEATURES=16,
-        TOKENS=16,
-        PART=256,
-        PARTS=parts,
-        **flags,
-        num_warps=min(16, parts),
+        norm.eps if norm is not None else 0.0,
+        FEATURES=rows,
+        K_PAD=pow2(size),
+        NORM=norm is not None,
+        ADD=residual is not None,
+        BIAS=bias is not None,
+        ACT=activation,
+        num_warps=warps,
         **LAUNCH,
     )
     return y, total
 
 
-def _rows_of_one(features: int, size: int) -> int:
-    """Weight rows a program: few enough to spread over the device, 64 KiB of them at most."""
+def few_token_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str = "none"
+) -> torch.Tensor:
+    """``act(x W^T + b)`` for at most `MAX_TOKENS` tokens and rows that fit a program: ``[T, K] -> [T, N]``."""
+    tokens, size = x.shape
+    gated = activation != "none"
+    features = weight.shape[0] // (2 if gated else 1)
+    y = torch.empty((tokens, features), dtype=x.dtype, device=x.device)
+    twice = size > MAX_STRIP
+    parts = pow2(triton.cdiv(min(size, MAX_STRIP), _PART))
+    _few_tokens[(triton.cdiv(features, 16),)](
+        x,
+        weight,
+        bias if bias is not None else x,
+        y,
+        tokens,
+        features,
+        size,
+        x.stride(0),
+        weight.stride(0),
+        FEATURES=16,
+        TOKENS=16,
+        PART=_PART,
+        PARTS=parts,
+        TWICE=twice,
+        BIAS=bias is not None,
+        ACT=activation,
+        num_warps=parts,
+        **LAUNCH,
+    )
+    return y
+
+
+def shape_of_one(features: int, size: int, *, gated: bool) -> tuple[int, int]:
+    """Weight rows and warps of a program: few enough rows to spread over the device, 64 KiB of them at most."""
     rows = 8 if features >= 4096 else 4
-    return max(1, min(rows, (1 << 15) // pow2(size)))
+    return max(1, min(rows, (1 << (14 if gated else 15)) // pow2(size))), 8 if size <= 4096 else 16
+
+
+def _fits_few(x: torch.Tensor, weight: torch.Tensor, *, gated: bool) -> bool:
+    """Whether few tokens meet a matrix whose rows a program can hold, two strips of them if there is no gate."""
+    tokens, size = x.shape
+    if x.dtype == torch.float32 or not 1 < tokens <= MAX_TOKENS:
+        return False
+    return size <= (MAX_STRIP if gated else 2 * MAX_STRIP) and weight.shape[0] <= MAX_FEATURES
+
+
+def _is_one(x: torch.Tensor) -> bool:
+    return x.shape[0] == 1 and x.dtype != torch.float32 and x.shape[1] <= MAX_ROW_OF_ONE

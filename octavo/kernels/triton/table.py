@@ -4,7 +4,9 @@ import torch
 
 from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.attention import paged_attention
+from octavo.kernels.triton.attention import TritonAhead, paged_attention
+from octavo.kernels.triton.greedy import greedy
+from octavo.kernels.triton.linear import linear, normed_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 
@@ -15,6 +17,10 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         "triton",
         act_mul=act_mul,
         add_rms_norm=add_rms_norm,
+        ahead=TritonAhead,
+        greedy=greedy,
+        linear=linear,
+        normed_linear=normed_linear,
         paged_attention=paged_attention,
         qkv_prologue=qkv_prologue,
         rms_norm=rms_norm,

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Entry
+from octavo.nn.quant.base import Entry, QuantMethod
 
 
-class Plain:
+class Plain(QuantMethod):
     """A dense weight ``[out_features, in_features]``."""
 
     def create(
@@ -22,3 +22,16 @@ class Plain:
 
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         return ops.linear(x, layer.get_parameter("weight"), bias)
+
+    def apply_normed(
+        self,
+        ops: Ops,
+        layer: nn.Module,
+        x: Tensor,
+        residual: Tensor | None,
+        norm: Tensor,
+        eps: float,
+        bias: Tensor | None,
+        activation: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        return ops.normed_linear(x, residual, norm, eps, layer.get_parameter("weight"), bias, activation)

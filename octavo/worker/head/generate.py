@@ -16,13 +16,21 @@ class Model(Protocol):
         """``[N, E] -> [N, V]`` fp32."""
         ...
 
+    def likeliest(self, hidden: Tensor) -> Tensor:
+        """``[N, E] -> [N]`` int64; -1 where a logit is not finite."""
+        ...
+
 
 class GenerateHead:
-    """Logits of the next token at chosen places of the hidden states."""
+    """What the hidden states of a few chosen places say of the next token."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def __call__(self, hidden: Tensor, index: Tensor) -> Tensor:
-        """``[T, E], [S] int64 -> [S, V]`` fp32, fresh, so that rules may write into it."""
-        return self._model.logits(hidden.index_select(0, index))
+    def __call__(self, chosen: Tensor) -> Tensor:
+        """``[S, E] -> [S, V]`` fp32, fresh, so that rules may write into it."""
+        return self._model.logits(chosen)
+
+    def likeliest(self, chosen: Tensor) -> Tensor:
+        """``[S, E] -> [S]`` int64; -1 where a logit is not finite."""
+        return self._model.likeliest(chosen)

@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo.base.plan import AddedRow, StepPlan
 from octavo.kernels.ops import Ops
 from octavo.worker.batch import Batch
-from octavo.worker.columns import Columns, is_greedy
+from octavo.worker.columns import Columns, is_greedy, is_plain
 from octavo.worker.sample.draw import draw
 from octavo.worker.sample.logprobs import describe
 from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
@@ -60,6 +60,7 @@ class Sampler:
         self._rules = tuple(rules)
         rows = table.max_rows + 1
         self._greedy = np.zeros(rows, dtype=np.bool_)
+        self._plain = np.zeros(rows, dtype=np.bool_)
         self._tops = np.full(rows, -1, dtype=np.int64)
         self._asked: dict[int, Ints] = {}
         self._known = np.zeros(rows, dtype=np.bool_)  # rows that the rules were told of
@@ -71,11 +72,13 @@ class Sampler:
         for added in plan.added:
             self._add(added)
 
-    def prepare(self, batch: Batch) -> Prepared | None:
-        """Settle and upload what the draw of this batch needs; None when it samples nothing."""
+    def plain(self, rows: Longs) -> bool:
+        """Whether these rows ``[S]`` want their likeliest tokens and nothing else."""
+        return bool(self._plain[rows].all())
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Settle and upload what the draw of this batch needs."""
         rows, num_tokens = batch.host_sample_rows, batch.host_sample_positions
-        if not rows.size:
-            return None
         staged = [(rule, rule.stage(rows, num_tokens)) for rule in self._rules]
         active = [(rule, arrays) for rule, arrays in staged if arrays is not None]
         tops = self._tops[rows]
@@ -143,6 +146,7 @@ class Sampler:
 
     def _add(self, added: AddedRow) -> None:
         self._greedy[added.row] = is_greedy(added.sampling)
+        self._plain[added.row] = is_plain(added.sampling)
         asked = added.sampling.logprob_token_ids
         self._asked.pop(added.row, None)
         self._tops[added.row] = added.sampling.logprobs

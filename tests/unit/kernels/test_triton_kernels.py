@@ -1,6 +1,7 @@
 """Every Triton kernel against the plain reference, over a grid of shapes; interpreted where there is no GPU."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,6 +55,11 @@ def make_meta(query_lens: list[int], seq_lens: list[int], block_size: int) -> At
     )
 
 
+def on_cpu(meta: AttentionMeta) -> AttentionMeta:
+    tensors = ("block_table", "slots", "query_start", "seq_lens", "positions")
+    return replace(meta, scratch={}, **{name: getattr(meta, name).cpu() for name in tensors})
+
+
 def make_cache(meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3) -> torch.Tensor:
     """A view of one layer slot out of several, as the pool has it; what no row has written is not a number."""
     blocks = int(meta.block_table.max()) + 1
@@ -95,8 +101,12 @@ def test_attention(heads, kv_heads, dim, block, window, softcap, query_lens, seq
     kv = make_cache(meta, kv_heads, dim, dtype)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
-    want = ref_attention.paged_attention(q.float(), kv.float(), meta, dim**-0.5, window, softcap)
-    torch.testing.assert_close(got.float(), want, **tolerance(dtype))
+    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
+    torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
+    if GPU:
+        meta.scratch.clear()
+        plain = ref_attention.paged_attention(q.float(), kv.float(), meta, dim**-0.5, window, softcap)
+        torch.testing.assert_close(plain.cpu(), want, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -167,3 +177,16 @@ def test_cache_beyond_32_bit_offsets() -> None:
     meta.scratch.clear()
     want = ref_attention.paged_attention(q.float(), small, meta, dim**-0.5, None, None)
     torch.testing.assert_close(got.float(), want, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="long prompts go to cuDNN on a CUDA device only")
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 128), (14, 2, 64)])
+def test_long_fresh_prompts(heads, kv_heads, dim) -> None:
+    torch.manual_seed(6)
+    meta = make_meta([1, 1500, 3, 1027], [700, 1500, 900, 1027], 16)
+    kv = make_cache(meta, kv_heads, dim, torch.bfloat16)
+    q = torch.randn(sum(meta.query_lens), heads, dim, device=DEVICE).to(torch.bfloat16)
+    got = paged_attention(q, kv, meta, dim**-0.5, None, None)
+    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
+    torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)

@@ -13,6 +13,7 @@ from octavo.models.registry import read_architecture
 from octavo.models.rotary import Rotary
 from octavo.models.weight_map import canonical, ignorable
 from octavo.nn.norm import RmsNorm
+from octavo.nn.quant.base import QuantMethod
 from octavo.nn.quant.plain import Plain
 from octavo.testing.parity import PagedModel, prompt_tokens
 from octavo.testing.tiny import CASES, Checkpoint, tiny
@@ -167,6 +168,8 @@ class Halved(Plain):
     def apply(self, ops, layer, x, bias):
         out = super().apply(ops, layer, x, None) * 2
         return out if bias is None else out + bias
+
+    apply_normed = QuantMethod.apply_normed
 
 
 def test_a_quantization_method_needs_no_word_from_the_model():

@@ -8,6 +8,7 @@ from worker_reference import Bench
 from worker_toy import Driver, ToyModel, greedy, layout, random_prompt, resolved
 
 from octavo.base.wire import Sampling
+from octavo.kernels.ref.sample import greedy as likeliest
 from octavo.worker.assemble import build_runner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -33,6 +34,9 @@ class GpuToy(ToyModel):
 
     def logits(self, hidden):
         return self.table.index_select(0, hidden[:, 0].long())
+
+    def likeliest(self, hidden):
+        return likeliest(self.logits(hidden))
 
 
 def generate(runner, prompts, samplings, count):

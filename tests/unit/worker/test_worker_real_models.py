@@ -5,7 +5,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from octavo.base.config import EngineConfig, ModelConfig, Resolved  # noqa: E402
+from octavo.base.config import DeviceConfig, EngineConfig, ModelConfig, Resolved  # noqa: E402
 from octavo.base.specs import KVLayout, group_layers  # noqa: E402
 from octavo.base.wire import EngineRequest, Sampling  # noqa: E402
 from octavo.sched.limits import Limits  # noqa: E402
@@ -80,7 +80,7 @@ def _greedy(model, prompt, count):
 class Engine:
     """The smallest engine loop: plan, forward, sample, update, up to `depth` steps ahead."""
 
-    def __init__(self, folder, *, num_blocks=200, max_tokens=64, rows=8, depth=1, block_size=4):
+    def __init__(self, folder, *, num_blocks=200, max_tokens=64, rows=8, depth=1, block_size=4, backend="auto"):
         files = read_model(ModelConfig(model=str(folder)))
         resolved = Resolved(
             device="cpu",
@@ -94,7 +94,7 @@ class Engine:
             block_size=block_size,
             notes=[],
         )
-        self.worker = Worker(files, resolved, EngineConfig())
+        self.worker = Worker(files, resolved, EngineConfig(device=DeviceConfig(attention_backend=backend)))
         self.worker.load()
         assert self.worker.kv_capacity() > 0
         layout = KVLayout(group_layers(files.arch.kv_specs()), block_size, num_blocks, 4)
@@ -146,6 +146,24 @@ def test_greedy_tokens_are_those_of_transformers(checkpoint, settings):
     folder, _, prompts, expected = checkpoint
     outputs = Engine(folder, **settings).run(prompts, [plain()] * len(prompts))
     assert [tokens_of(outputs, index) for index in range(len(prompts))] == expected
+
+
+def test_captured_steps_change_nothing(checkpoint):
+    """The whole road of captured steps, interpreted (so few and short ones): rooms, padding, staging, plans ahead."""
+    pytest.importorskip("triton")
+    folder, _, prompts, _ = checkpoint
+    engine = Engine(folder, backend="triton", max_tokens=16, rows=2, depth=2)
+    while engine.worker.prepare():
+        pass
+    launcher = engine.worker._runner._launcher
+    ready = len(launcher._steps)
+    assert ready == len(launcher._rooms) == 3
+    few = [prompt[:11] for prompt in prompts[:3]]
+    samplings = [plain(max_tokens=3), plain(max_tokens=4, temperature=0.8, seed=3), plain(max_tokens=2)]
+    reference = Engine(folder).run(few, samplings)
+    outputs = engine.run(few, samplings)
+    assert [tokens_of(outputs, i) for i in range(len(few))] == [tokens_of(reference, i) for i in range(len(few))]
+    assert len(launcher._steps) == ready
 
 
 def test_preemption_and_prefix_hits_happen_and_change_nothing(checkpoint):

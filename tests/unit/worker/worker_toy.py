@@ -10,11 +10,12 @@ from octavo.base.config import Resolved
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import Sampling
+from octavo.kernels.ref.sample import greedy as likeliest
 from octavo.kernels.ref.sample import sample, uniform
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import build_runner
 
-OPS = SimpleNamespace(uniform=uniform, sample=sample)
+OPS = SimpleNamespace(uniform=uniform, sample=sample, ahead=None)
 STATES = 997
 POISON = 13  # a context that holds this id gives NaN logits
 
@@ -78,6 +79,9 @@ class ToyModel:
         out = self.table[hidden[:, 0].nan_to_num(0).long()].clone()
         out[bad] = float("nan")
         return out
+
+    def likeliest(self, hidden):
+        return likeliest(self.logits(hidden))
 
     def naive(self, tokens):
         """Logits after `tokens` on the host."""

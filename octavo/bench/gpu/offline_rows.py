@@ -1,0 +1,152 @@
+"""Stages of the offline API: one engine of random weights, throughput, decode alone and time to first token."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from octavo.bench.data import even
+from octavo.bench.gpu.child import Report
+from octavo.bench.gpu.host import busy_share, host_seconds
+from octavo.bench.gpu.setting import Setting, model_folder
+from octavo.bench.gpu.timing import repeated
+from octavo.bench.offline import timed
+
+MIXED_S = 45.0  # of runs of the mixed set, at most
+DECODE_S = 12.0  # of runs of one batch size
+
+
+class _Offline:
+    """An LLM and the measurements that both models share."""
+
+    def __init__(self, setting: Setting, shape: str, **options: Any) -> None:
+        self._setting = setting
+        self._sizes = setting.sizes
+        self._shape = shape
+        self._options = options
+        self._llm: Any = None
+        self._seed = 1000  # never the same prompt twice
+        self._warm = False
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        self._llm = self._launch()
+        try:
+            yield
+        finally:
+            self._llm.close()
+
+    def _launch(self) -> Any:
+        from octavo.llm import LLM
+
+        folder = str(model_folder(self._shape, self._setting.folder))
+        return LLM(folder, **self._setting.engine(), enable_prefix_caching=False, **self._options)
+
+    def mixed(self, report: Report, point: str) -> None:
+        """Output tokens a second over the mixed set; the median run."""
+        self._warm_up()
+        load = self._setting.mixed(self._sizes.count)
+        rates = repeated(lambda: load.total_out / timed(self._llm, load), self._sizes.mixed_runs, MIXED_S)
+        spread = f", {min(rates):.5g} to {max(rates):.5g}" if len(rates) > 1 else ""
+        report(point, statistics.median(rates), f"median of {len(rates)}{spread}" if spread else "")
+
+    def decode(self, report: Report, points: tuple[str, str, str]) -> None:
+        """A long run less a run of one token: the rate of decoding alone."""
+        sizes = self._sizes
+        for point, size in zip(points, sizes.decode_batches):
+            self._decode_once(size)
+            steps = repeated(lambda size=size: self._decode_once(size), sizes.decode_rounds, DECODE_S)  # type: ignore[misc]
+            report(point, size / statistics.median(steps))
+
+    def _decode_once(self, size: int) -> float:
+        """Seconds of one decode step."""
+        sizes = self._sizes
+        first = timed(self._llm, even(size, sizes.decode_in, 1, seed=self._next()))
+        whole = timed(self._llm, even(size, sizes.decode_in, sizes.decode_out, seed=self._next()))
+        return max(1e-9, (whole - first) / (sizes.decode_out - 1))
+
+    def first(self, report: Report, points: tuple[str, str, str]) -> None:
+        """One request for one token, alone."""
+        for point, length in zip(points, self._sizes.first_lens):
+            for _ in range(2):
+                timed(self._llm, even(1, length, 1, seed=self._next()))
+            times = [timed(self._llm, even(1, length, 1, seed=self._next())) for _ in range(self._sizes.first_rounds)]
+            report(point, 1e3 * statistics.median(times))
+
+    def _next(self) -> int:
+        self._seed += 1
+        return self._seed
+
+    def _warm_up(self) -> None:
+        if not self._warm:
+            timed(self._llm, self._setting.mixed(self._sizes.warm_count, seed=7))
+            self._warm = True
+
+
+class OfflineSmall(_Offline):
+    """Qwen3-0.6B: T1, T5, T9, and what the host does."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting, setting.small)
+
+    @property
+    def jobs(self) -> dict[str, Callable[[Report], None]]:
+        return {
+            "T1": lambda report: self.mixed(report, "T1"),
+            "T5": lambda report: self.decode(report, ("T5", "T5.16", "T5.64")),
+            "T9": lambda report: self.first(report, ("T9", "T9.1024", "T9.8192")),
+            "T14": self.host,
+        }
+
+    def host(self, report: Report) -> None:
+        """The host's time a step, then the GPU's share of busy time with a profiler on."""
+        sizes = self._sizes
+        self._warm_up()
+        load = even(sizes.count, sizes.host_in, sizes.host_out, seed=self._next())
+        took, steps = host_seconds(self._llm._client.engine.core.executor, lambda: timed(self._llm, load), sizes.count)
+        report("T14", 1e6 * took, f"median of {steps} steps, all but waiting for the device")
+        if self._setting.device == "cuda":
+            load = even(sizes.count, sizes.host_in, sizes.host_out // 2, seed=self._next())
+            report("T14.busy", 100 * busy_share(lambda: timed(self._llm, load), self._setting.folder))
+
+
+class OfflineLarge(_Offline):
+    """Qwen3-8B: T3, T6, T9."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting, setting.large)
+
+    @property
+    def jobs(self) -> dict[str, Callable[[Report], None]]:
+        return {
+            "T3": lambda report: self.mixed(report, "T3"),
+            "T6": lambda report: self.decode(report, ("T6", "T6.16", "T6.64")),
+            "T9.8b": lambda report: self.first(report, ("T9.8b-128", "T9.8b-1024", "T9.8b-8192")),
+        }
+
+
+class OfflineMemory(_Offline):
+    """Qwen3-0.6B on nearly all of the device's memory: T29."""
+
+    def __init__(self, setting: Setting) -> None:
+        more = {} if setting.device == "cpu" else {"gpu_memory_utilization": setting.utilization}
+        super().__init__(setting, setting.small, **more)
+
+    @property
+    def jobs(self) -> dict[str, Callable[[Report], None]]:
+        return {"T29": self.memory}
+
+    def memory(self, report: Report) -> None:
+        """Bytes of KV cache over bytes that the weights leave of the device, once requests have run on it."""
+        from octavo.engine.sizing import DTYPE_BYTES, one_block_bytes
+        from octavo.platform.registry import select
+
+        self._warm_up()
+        engine = self._llm._client.engine
+        arch, settled = engine.files.arch, engine.resolved
+        _, total = select(settled.device).memory()
+        weights = arch.num_parameters() * DTYPE_BYTES[settled.dtype]
+        cache = engine.ready.num_blocks * one_block_bytes(arch.kv_specs(), settled.block_size, settled.dtype)
+        note = f"{cache / 1e9:.1f} of {(total - weights) / 1e9:.1f} GB"
+        note += "".join(f", {name} {value:g}" for name, value in self._options.items())
+        report("T29", 100 * cache / (total - weights), note)

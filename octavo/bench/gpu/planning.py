@@ -1,0 +1,77 @@
+"""The engine's core over a device that answers at once: what planning and update cost. No torch."""
+
+import statistics
+import time
+from typing import Any
+
+from octavo.base.plan import StepPlan, StepResult
+from octavo.base.specs import KVGroup, KVLayout, KVSpec
+from octavo.base.wire import EngineRequest, Sampling
+from octavo.engine.core import Core
+from octavo.sched.limits import Limits
+from octavo.sched.scheduler import Scheduler
+
+DEPTH = 2
+TOKEN = 7
+
+
+class _Answer:
+    """A result that is there already."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+    def done(self) -> bool:
+        return True
+
+
+class NullExecutor:
+    """An executor without a device: each sampled row gets the same token."""
+
+    def __init__(self) -> None:
+        self._plan: StepPlan | None = None
+
+    def kv_capacity(self) -> int:
+        return 0
+
+    def start(self, layout: KVLayout) -> None:
+        del layout
+
+    def forward(self, plan: StepPlan) -> None:
+        self._plan = plan
+
+    def sample(self, riders: dict[str, Any]) -> _Answer:
+        del riders
+        assert self._plan is not None
+        return _Answer(StepResult(self._plan.step, [[TOKEN] for _ in self._plan.sample]))
+
+    def prepare(self) -> bool:
+        return False
+
+    def shutdown(self) -> None:
+        self._plan = None
+
+
+def step_seconds(rows: int, *, prompt: int, steps: int) -> float:
+    """Median seconds of a step in which `rows` requests decode."""
+    blocks = 1 + rows * (2 + (prompt + steps + DEPTH) // 16)
+    layout = KVLayout((KVGroup(KVSpec(8, 128), tuple(range(28))),), block_size=16, num_blocks=blocks, dtype_bytes=2)
+    limits = Limits(max_model_len=40_960, max_num_seqs=rows, max_num_batched_tokens=max(16_384, rows))
+    core = Core(Scheduler(layout, limits), NullExecutor(), DEPTH)
+    sampling = Sampling(seed=0, max_tokens=steps + DEPTH, eos_token_ids=())
+    for index in range(rows):
+        core.add(EngineRequest(id=f"r{index}", tokens=[index + 8] * prompt, sampling=sampling))
+    times = []
+    while core.has_work:
+        begin = time.perf_counter()
+        outputs = core.step()
+        took = time.perf_counter() - begin
+        if outputs is not None and len(outputs.outputs) == rows and not outputs.outputs[0].finish:
+            times.append(took)
+    core.shutdown()
+    if not times:
+        raise RuntimeError("no step had all rows in it")
+    return statistics.median(times)

@@ -1,0 +1,73 @@
+"""What a device needs for steps whose launches are fixed before their numbers are known (CUDA graphs).
+
+A captured step has room for a number of rows and tokens. All its numbers arrive in one int32 buffer; `AheadOps`
+says what attention adds to that buffer and turns the buffer into the step's inputs on the device.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from octavo.kernels.context import AttentionMeta
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a captured step holds. `mixed`: rows may have more than one token; else rows and tokens are the same."""
+
+    rows: int
+    tokens: int
+    mixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The request table as the device holds it: R rows, of which the last is scratch, G KV groups."""
+
+    tokens: Tensor  # [R, width] int32
+    blocks: Tensor  # [G, R, max_blocks] int32
+    num_prompt: Tensor  # [R] int32, perhaps strided
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What staging fills. T and R are the room's tokens and rows; tokens past the last row's belong to nobody."""
+
+    input_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    prompt_lens: Tensor  # [T] int64
+    slots: Tensor  # [G, T] int64
+    block_table: Tensor  # [G, R, max_blocks] int32
+
+
+class AheadOps(Protocol):
+    def places(self, room: Room) -> int:
+        """int32 places that attention's plan of one KV group takes."""
+        ...
+
+    def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
+        """Write the plan of a step into ``out [places]``; the lengths ``[n]`` are those of its n <= rows rows."""
+        ...
+
+    def attach(self, meta: AttentionMeta, room: Room, window: int | None, plan: Tensor) -> None:
+        """Tell attention that its plan for this meta will stand in ``plan [places]`` on the device."""
+        ...
+
+    def stage(
+        self, lines: Lines, into: StepInput, rows: Tensor, query_start: Tensor, seq_lens: Tensor, block_size: int
+    ) -> None:
+        """Find each token's id, position and slot, and copy the rows' block tables.
+
+        rows ``[R]``, query_start ``[R + 1]``, seq_lens ``[R]``, all int32; rows that the step does not have are empty.
+        """
+        ...
+
+
+class MakeAheadOps(Protocol):
+    def __call__(self, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> AheadOps: ...

@@ -1,0 +1,37 @@
+"""Which shapes of steps are captured, and which of them a plan takes."""
+
+from collections.abc import Container, Sequence
+
+from octavo.base.plan import StepPlan
+from octavo.kernels.ahead import Room
+
+MAX_DECODE_ROWS = 512
+MIXED_TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
+MIXED_ROWS = 64
+WASTE = 2  # a room may be this many times what the plan needs, if the right one is not there yet
+
+
+def rooms_for(max_rows: int, max_tokens: int) -> list[Room]:
+    """All rooms of an engine, in the order in which they are worth having."""
+    sizes = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, MAX_DECODE_ROWS + 1, 32)]
+    rows = sorted({min(size, max_rows, max_tokens) for size in sizes})
+    decode = [Room(size, size, mixed=False) for size in rows]
+    tokens = sorted({size for size in MIXED_TOKENS if size <= max_tokens})
+    mixed = [Room(min(MIXED_ROWS, size, max_rows), size, mixed=True) for size in tokens]
+    # One stream first, then prompts beside it, then the powers of two, then the steps between.
+    coarse = [room for room in decode if room.rows & (room.rows - 1) == 0]
+    fine = [room for room in decode if room not in coarse]
+    return [*coarse[:1], *mixed, *coarse[1:], *fine]
+
+
+def fitting(plan: StepPlan, rooms: Sequence[Room], ready: Container[Room]) -> Room | None:
+    """The room for a plan: the tightest there is, unless a ready one is tight enough. None: it fits no room."""
+    rows, tokens = len(plan.rows), plan.total_tokens
+    mixed = tokens != rows or len(plan.sample) != rows
+    able = [room for room in rooms if room.mixed == mixed and room.rows >= rows and room.tokens >= tokens]
+    if not able:
+        return None
+    able.sort(key=lambda room: (room.tokens, room.rows))
+    if able[0] in ready:
+        return able[0]
+    return next((room for room in able if room in ready and room.tokens <= WASTE * tokens), able[0])
