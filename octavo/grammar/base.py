@@ -1,15 +1,17 @@
 """What a grammar engine is: from a checked form to a grammar, from a grammar to matchers, one a sequence."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from octavo.base.errors import UserError
 
-Words = npt.NDArray[np.int32]
+if TYPE_CHECKING:  # the text side checks constraints too, and starts without numpy
+    import numpy as np
+    import numpy.typing as npt
+
+Words: TypeAlias = "npt.NDArray[np.int32]"
 """A token mask: bit ``i % 32`` of word ``i // 32`` says whether token i may come next."""
 
 

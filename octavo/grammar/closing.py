@@ -21,6 +21,7 @@ OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".
 MAX_NODES = 400
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
+DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 512, 4096, 1 << 20)
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
@@ -45,13 +46,23 @@ class Closer:
             if follow(matcher, tokens):
                 return tokens
         best: list[int] | None = None
-        for path in islice(self._search(matcher, 2 * limit + 16), MAX_WAYS):
-            short = self._repacked(matcher, path)
-            if best is None or len(short) < len(best):
-                best = short
-            if len(best) <= limit:
-                break
+        # First with room for ways that shrink when packed, then with none, which turns back sooner.
+        for longest in (2 * limit + 16, limit):
+            for path in islice(self._search(matcher, longest), MAX_WAYS):
+                short = self._repacked(matcher, path)
+                if best is None or len(short) < len(best):
+                    best = short
+                if len(best) <= limit:
+                    return best
         return best
+
+    def shortest(self, matcher: Matcher) -> list[int] | None:
+        """The shortest way that a search of growing depth finds. For once, not for each token."""
+        for limit in DEPTHS:
+            found = self.close(matcher, limit)
+            if found is not None and len(found) <= limit:
+                return found
+        return None
 
     def _search(self, matcher: Matcher, longest: int) -> Iterator[list[int]]:
         """Ways to a whole text, the likeliest first, as far as `MAX_NODES` looks at a mask go."""

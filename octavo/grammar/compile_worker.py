@@ -19,7 +19,6 @@ from octavo.grammar.registry import BACKENDS
 from octavo.grammar.vocabulary import VocabularyTable
 
 NICENESS = 5
-FAR = 1 << 20
 
 
 class Workshop:
@@ -54,7 +53,7 @@ class Workshop:
         matcher = backend.compile(form).matcher()
         if not matcher.fill(np.zeros(self._table.words, dtype=np.int32)):
             raise Refused("the constraint is too complex")
-        opening = Closer(self._table, form.hints).close(matcher, FAR)
+        opening = Closer(self._table, form.hints).shortest(matcher)
         return Verdict(form, opening)
 
     def _backend(self, name: str) -> Backend:

@@ -112,7 +112,7 @@ class Sampler:
             asked=None if asked is None else views[at].long().view(asked.shape),
         )
 
-    def sample(self, logits: Tensor, prepared: Prepared, riders: Mapping[str, Any]) -> Drawn:
+    def sample(self, logits: Tensor, prepared: Prepared, riders: Mapping[str, Any] = {}) -> Drawn:
         """Draw from logits ``[S, V]`` fp32, which are written over. Nothing here waits for the device."""
         raw = None if prepared.wanted_index is None else logits.index_select(0, prepared.wanted_index)
         sound = None

@@ -1,0 +1,115 @@
+"""A small vocabulary, constraints over it, and a sampler that knows nothing: any token the mask allows."""
+
+import json
+
+import numpy as np
+
+from octavo.base.wire import Vocabulary
+from octavo.grammar.closing import Closer
+from octavo.grammar.forms import check_spec
+from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.llguidance import LLGuidance
+from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.vocabulary import VocabularyTable
+
+EOS, THINK_END = 256, 257
+WIDTH = 300
+_WORDS = [b'{"', b'":', b'",', b'"}', b"[]", b"{}", b"}}", b"]]", b"[[", b"null", b"true", b"false", b"  ", b"\n\n"]
+_WORDS += [b"hello", b"name", b"age", b"12", b"0.", b'":"', b'[{"', b", ", b": ", b'"}]}', b"ab", b"abc", b"bc"]
+WIRE = Vocabulary([*(bytes([i]) for i in range(256)), b"<|eos|>", b"</think>", *_WORDS], [EOS, THINK_END], [EOS])
+TABLE = VocabularyTable(WIRE, WIDTH)
+ENGINE = LLGuidance(TABLE)
+
+SCHEMAS = [
+    {"type": "object"},
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 2},
+            "age": {"type": "integer"},
+            "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "kind": {"enum": ["red", "green"]},
+        },
+        "required": ["name", "age", "tags"],
+        "additionalProperties": False,
+    },
+    {
+        "type": "object",
+        "properties": {
+            "o1": {"type": "string"},
+            "o2": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"$ref": "#/$defs/t"}}},
+            "r": {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{2}$"},
+        },
+        "required": ["r"],
+        "$defs": {
+            "t": {
+                "type": "object",
+                "properties": {
+                    "l": {"anyOf": [{"$ref": "#/$defs/t"}, {"type": "null"}]},
+                    "v": {"type": "integer", "minimum": 3, "maximum": 9},
+                },
+                "required": ["l", "v"],
+            }
+        },
+    },
+    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    {"type": "integer"},
+    {"type": "number", "minimum": 1.5},
+    {"type": "string", "format": "date-time"},
+    {"enum": ["apple", "banana", 1, None, {"a": [1]}]},
+    {"type": "array", "minItems": 2, "items": {"type": "object", "required": ["i"], "properties": {"i": {"const": 7}}}},
+    {},
+    {
+        "oneOf": [
+            {"type": "object", "properties": {"k": {"const": "a"}, "v": {"type": "integer"}}, "required": ["k", "v"]},
+            {"type": "object", "properties": {"k": {"const": "b"}, "w": {"type": "boolean"}}, "required": ["k", "w"]},
+        ]
+    },
+    {"type": "object", "patternProperties": {"^x_": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+    {
+        "allOf": [
+            {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"properties": {"b": {"type": "string"}}, "required": ["b"]},
+        ]
+    },
+]
+
+
+def json_spec(schema, **options):
+    return GrammarSpec("json_schema", json.dumps(schema), **options)
+
+
+def compiled(spec, table=TABLE, engine=ENGINE):
+    form = check_spec(spec)
+    grammar = engine.compile(form)
+    closer = Closer(table, form.hints)
+    return Compiled(grammar, closer, closer.shortest(grammar.matcher()), 1)
+
+
+def bits(row, width=WIDTH):
+    return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[:width]).tolist())
+
+
+def mask(matcher, table=TABLE):
+    row = np.zeros(table.words, dtype=np.int32)
+    assert matcher.fill(row)
+    return bits(row, table.width)
+
+
+def wander(spec, limit, rng, shared=None):
+    """Tokens of a model that draws evenly from what may come; None if the shortest text does not fit."""
+    shared = shared or compiled(spec)
+    guide = Guide(shared, spec, TABLE, frozenset({EOS}), limit)
+    if spec.finish_within_budget and guide.shortest > limit:
+        return None
+    row, out = np.zeros(TABLE.words, dtype=np.int32), []
+    while len(out) < limit and EOS not in out:
+        guide.fill(row)
+        token = guide.take(int(rng.choice(sorted(bits(row)))))
+        assert guide.failure is None
+        out.append(token)
+    return out
+
+
+def text_of(tokens):
+    return TABLE.text([token for token in tokens if token != EOS])

@@ -1,0 +1,187 @@
+"""Outputs that end by length are whole: over schemas, limits and seeds, with a model that draws at random."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+from grammar_kit import EOS, SCHEMAS, TABLE, THINK_END, bits, compiled, json_spec, text_of, wander
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from octavo.base.errors import UserError
+from octavo.grammar.closing import Closer, follow
+from octavo.grammar.guide import Guide
+from octavo.grammar.spec import GrammarSpec
+
+
+def sized(kind, low_key, high_key, lows, more, **extra):
+    """Schemas of a kind with bounds from `low` to `low + more`."""
+    return st.builds(lambda low, by: {"type": kind, low_key: low, high_key: low + by, **extra}, lows, more)
+
+
+NAMES = st.sampled_from(["a", "bc", "name", "x y", 'q"'])
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-9, 99), st.sampled_from(["ab", "z", ""]))
+LEAVES = st.one_of(
+    st.sampled_from([{"type": "null"}, {"type": "boolean"}, {"type": "string"}, {"type": "number"}, {}]),
+    sized("string", "minLength", "maxLength", st.integers(0, 4), st.integers(0, 9)),
+    sized("integer", "minimum", "maximum", st.integers(-300, 300), st.integers(0, 500)),
+    st.builds(lambda low: {"type": "number", "exclusiveMinimum": low}, st.integers(-3, 30)),
+    st.sampled_from([{"type": "integer", "multipleOf": 7}, {"type": ["string", "null"]}, {"const": [1, {"a": "b"}]}]),
+    st.lists(VALUES, min_size=1, max_size=4).map(lambda values: {"enum": values}),
+    st.sampled_from(["^[a-c]{2,5}$", "^x+y?$", "[0-9]{3}"]).map(lambda pattern: {"type": "string", "pattern": pattern}),
+    st.sampled_from(["date", "uuid", "ipv4", "email"]).map(lambda name: {"type": "string", "format": name}),
+)
+
+
+def _object(properties, required, extra):
+    schema = {"type": "object", "properties": properties, "required": sorted(set(required) & set(properties))}
+    return schema if extra is None else {**schema, "additionalProperties": extra}
+
+
+def _array(items, low, by, first):
+    schema = {"type": "array", "items": items, "minItems": low, "maxItems": low + by}
+    return schema if first is None else {**schema, "prefixItems": [first]}
+
+
+def _nested(inner):
+    names = st.lists(NAMES, max_size=4)
+    extra = st.one_of(st.none(), st.just(False), inner)
+    return st.one_of(
+        st.builds(_object, st.dictionaries(NAMES, inner, max_size=4), names, extra),
+        st.builds(_array, inner, st.integers(0, 2), st.integers(1, 3), st.one_of(st.none(), inner)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda options: {"anyOf": options}),
+    )
+
+
+json_schemas = st.recursive(LEAVES, _nested, max_leaves=8)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_every_output_parses_and_validates(schema):
+    spec = json_spec(schema)
+    shared = compiled(spec)
+    assert shared.opening is not None
+    for limit in (8, 13, 24, 48, 120):
+        for seed in range(3):
+            tokens = wander(spec, limit, np.random.default_rng([limit, seed]), shared)
+            if tokens is None:
+                assert len(shared.opening) > limit
+                continue
+            assert len(tokens) <= limit
+            jsonschema.validate(json.loads(text_of(tokens)), schema)
+
+
+def test_the_shortest_text_just_fits():
+    spec = json_spec(SCHEMAS[1])
+    shared = compiled(spec)
+    least = len(shared.opening)
+    assert wander(spec, least - 1, np.random.default_rng(0), shared) is None
+    for seed in range(20):
+        tokens = wander(spec, least, np.random.default_rng(seed), shared)
+        jsonschema.validate(json.loads(text_of(tokens)), SCHEMAS[1])
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(schema=json_schemas, limit=st.sampled_from([8, 16, 40, 90]), seed=st.integers(0, 1000))
+def test_schemas_made_at_random(schema, limit, seed):
+    """What is not refused is kept to. (Formats are notes to a validator, so they are not looked at here.)"""
+    try:
+        spec = json_spec(schema)
+        shared = compiled(spec)
+    except UserError:
+        return
+    if shared.opening is None:  # nothing fits, or nothing was found: the engine refuses
+        return
+    tokens = wander(spec, limit, np.random.default_rng(seed), shared)
+    if tokens is not None:
+        jsonschema.validate(json.loads(text_of(tokens)), schema)
+
+
+def test_without_a_budget_the_output_may_be_cut():
+    spec = json_spec(SCHEMAS[1], finish_within_budget=False)
+    assert len(wander(spec, 5, np.random.default_rng(0))) == 5
+
+
+def test_choices_and_regexes_can_have_a_budget():
+    for spec in (
+        GrammarSpec("choice", json.dumps(["abcabc", "hello", "h"])),
+        GrammarSpec("regex", "a{2,40}b"),
+        GrammarSpec("grammar", 'start: "(" start ")" | "x"'),
+    ):
+        for seed in range(20):
+            tokens = wander(spec, 7, np.random.default_rng(seed))
+            matcher = compiled(spec).grammar.matcher()
+            assert matcher.push([token for token in tokens if token != EOS])
+            assert matcher.is_accepting
+
+
+def test_a_closer_finds_what_closes():
+    matcher = compiled(json_spec(SCHEMAS[0])).grammar.matcher()
+    assert matcher.push(list(b'{"a":[[{"b":"c'))
+    end = Closer(TABLE).close(matcher, 8)
+    assert end is not None
+    assert len(end) <= 8
+    assert follow(matcher, end)
+    assert json.loads(b'{"a":[[{"b":"c' + TABLE.text(end)) == {"a": [[{"b": "c"}]]}
+
+
+def test_no_end_before_min_tokens_unless_nothing_else_is_left():
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    spec = GrammarSpec("regex", "a{1,6}", min_tokens=4)
+    guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 20)
+    for number in range(6):
+        guide.fill(row)
+        assert (EOS in bits(row)) == (number >= 4)
+        guide.take(ord("a"))
+    guide.fill(row)
+    assert bits(row) == {EOS}
+
+
+@pytest.mark.parametrize("marker", ["</think>", "END:"])
+def test_a_constraint_that_begins_behind_a_marker(marker):
+    spec = json_spec({"type": "object"}, after=(marker,))
+    guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 60)
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    for byte in b'thoughts {"not json, EN':
+        guide.fill(row)
+        assert EOS not in bits(row)
+        assert guide.take(byte) == byte
+    for token in [THINK_END] if marker == "</think>" else list(b"D: END:"):
+        guide.take(token)
+    guide.fill(row)
+    assert bits(row) <= {token for token, text in enumerate(TABLE.tokens) if text[:1] == b"{"}
+
+
+@pytest.mark.parametrize("marker", ["</think>", "END:"])
+def test_thoughts_are_cut_short_for_the_sake_of_the_answer(marker):
+    spec = json_spec({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, after=(marker,))
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 30)
+        out: list[int] = []
+        row = np.zeros(TABLE.words, dtype=np.int32)
+        while len(out) < 30 and EOS not in out:
+            guide.fill(row)
+            out.append(guide.take(int(rng.choice(sorted(bits(row) - {THINK_END})))))
+        text = text_of(out)
+        assert isinstance(json.loads(text[text.index(marker.encode()) + len(marker) :])["a"], int)
+
+
+def test_text_behind_a_marker_in_the_same_token_counts():
+    spec = json_spec({"type": "object"}, after=("x{",))
+    guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 40)
+    guide.take(ord("x"))
+    guide.take(TABLE.by_bytes[b'{"'])
+    assert not guide.is_whole
+
+
+def test_an_engine_that_gives_up_ends_its_own_request():
+    spec = json_spec({})
+    shared = compiled(spec)
+    guide = Guide(shared, spec, TABLE, frozenset({EOS}), 40)
+    guide._matcher.fill = lambda _: False  # type: ignore[method-assign]
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    guide.fill(row)
+    assert bits(row) == {EOS}
+    assert guide.failure
