@@ -15,6 +15,11 @@ Words: TypeAlias = "npt.NDArray[np.int32]"
 """A token mask: bit ``i % 32`` of word ``i // 32`` says whether token i may come next."""
 
 
+MAX_WHITESPACE = 64
+"""Most characters of whitespace between two tokens of JSON. Endless whitespace is what a small model falls into; nobody
+indents further than this."""
+
+
 class Refused(UserError):
     """A constraint that cannot be enforced exactly, or is none. The message names the keyword at fault."""
 

@@ -42,7 +42,9 @@ class Child:
         """What one engine says of a constraint. A constraint that is too slow or too large is told by UserError."""
         if backend not in self._loaded:
             try:
-                verdict = self._ask(Job(backend), LOAD_TIMEOUT_S)
+                verdict = self._ask(Job(backend, spec, glance=True), LOAD_TIMEOUT_S)
+                if verdict.error is None:
+                    verdict = self._ask(Job(backend), LOAD_TIMEOUT_S)
             except (TimeoutError, Broken) as error:
                 self._end()
                 raise RuntimeError(f"the grammar engine {backend} does not start") from error

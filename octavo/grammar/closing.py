@@ -5,13 +5,13 @@ hand, forced tokens, then what the mask offers. Any way found is a valid one, so
 a few tokens of freedom near the limit and never validity.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.grammar.base import Matcher, Words
+from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
@@ -19,9 +19,12 @@ QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
 OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 400
+SHALLOW = 32  # a second look that turns back early, for what recurs without end
+MAX_CONTENTS = 16
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
-DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 512, 4096, 1 << 20)
+DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+FAR = 1 << 20
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
@@ -32,8 +35,9 @@ class Closer:
     def __init__(self, vocabulary: VocabularyTable, hints: tuple[bytes, ...] = ()) -> None:
         self._vocabulary = vocabulary
         self._whole = _tokens(vocabulary, hints[:1])
+        contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
         self._outside = _Moves(_tokens(vocabulary, (*CLOSERS, *hints, *OPENERS)))
-        self._inside = _Moves(_tokens(vocabulary, (*QUOTES, *FILLERS)))
+        self._inside = _Moves(_tokens(vocabulary, (*QUOTES, *contents, *FILLERS)))
         brackets = _tokens(vocabulary, (b"}", b"]"))
         self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
         self.step = max((len(tokens) for tokens in _tokens(vocabulary, hints)), default=2)
@@ -45,27 +49,38 @@ class Closer:
         for tokens in self._whole:
             if follow(matcher, tokens):
                 return tokens
-        best: list[int] | None = None
         # First with room for ways that shrink when packed, then with none, which turns back sooner.
-        for longest in (2 * limit + 16, limit):
-            for path in islice(self._search(matcher, longest), MAX_WAYS):
-                short = self._repacked(matcher, path)
-                if best is None or len(short) < len(best):
-                    best = short
-                if len(best) <= limit:
-                    return best
+        best = self._best(matcher, limit, 2 * limit + 16, MAX_NODES)
+        if best is None or len(best) > limit:
+            found = self._best(matcher, limit, min(limit, SHALLOW), MAX_NODES // 2)
+            best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
-        """The shortest way that a search of growing depth finds. For once, not for each token."""
+        """The shortest way that is found from the start. For once, not for each token."""
+        best = self.close(matcher, FAR)
+        if best in self._whole:
+            return best
         for limit in DEPTHS:
-            found = self.close(matcher, limit)
-            if found is not None and len(found) <= limit:
+            if best is not None and limit >= len(best):
+                break
+            found = self._best(matcher, limit, limit, MAX_NODES // 4)
+            if found is not None and (best is None or len(found) < len(best)):
                 return found
-        return None
+        return best
 
-    def _search(self, matcher: Matcher, longest: int) -> Iterator[list[int]]:
-        """Ways to a whole text, the likeliest first, as far as `MAX_NODES` looks at a mask go."""
+    def _best(self, matcher: Matcher, limit: int, longest: int, nodes: int) -> list[int] | None:
+        best: list[int] | None = None
+        for path in islice(self._search(matcher, longest, nodes), MAX_WAYS):
+            short = self._repacked(matcher, path)
+            if best is None or len(short) < len(best):
+                best = short
+            if len(best) <= limit:
+                break
+        return best
+
+    def _search(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
+        """Ways of at most `longest` tokens to a whole text, the likeliest first, as far as `most` moves go."""
         row = np.zeros(self._vocabulary.words, dtype=np.int32)
         stack: list[tuple[Matcher, list[int], Iterator[list[int]]]] = []
         nodes = 0
@@ -75,7 +90,7 @@ class Closer:
                 stack.append((at, path, iter(list(self._offers(row)))))
 
         enter(matcher.copy(), [])
-        while stack and nodes < MAX_NODES:
+        while stack and nodes < most:
             at, path, moves = stack[-1]
             move = next(moves, None)
             if move is None or len(stack) > MAX_DEPTH:
@@ -135,10 +150,25 @@ def follow(matcher: Matcher, tokens: list[int]) -> bool:
     return end.push(tokens) and end.is_accepting
 
 
+def example(backend: Backend, vocabulary: VocabularyTable, pattern: str) -> str | None:
+    """A short text that matches a regular expression, if one is found."""
+    try:
+        matcher = backend.compile(Form("regex", pattern)).matcher()
+    except Refused:
+        return None
+    found = Closer(vocabulary).shortest(matcher)
+    return None if found is None else vocabulary.text(found).decode("utf-8", "replace")
+
+
+def _is_string(hint: bytes) -> bool:
+    """Whether it is one JSON string that is not empty."""
+    return len(hint) > 2 and hint[:1] == hint[-1:] == b'"' and b'"' not in hint[1:-1]
+
+
 def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = ((row[tokens >> 5] >> (tokens & 31)) & 1) == 1
     return found
 
 
-def _tokens(vocabulary: VocabularyTable, texts: tuple[bytes, ...]) -> list[list[int]]:
+def _tokens(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[list[int]]:
     return [tokens for text in texts if (tokens := vocabulary.greedy(text))]

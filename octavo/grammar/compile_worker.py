@@ -6,16 +6,17 @@ import ctypes
 import os
 import signal
 import sys
-from typing import Any
+from functools import partial
 
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.grammar.base import Backend, Refused
-from octavo.grammar.closing import Closer
+from octavo.grammar.base import Backend, Form, Refused
+from octavo.grammar.closing import Closer, example
 from octavo.grammar.forms import check_spec
 from octavo.grammar.frames import Broken, Job, Setup, Verdict, frame, read_frame
 from octavo.grammar.registry import BACKENDS
+from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
 NICENESS = 5
@@ -28,13 +29,14 @@ class Workshop:
         self._table = VocabularyTable(setup.vocabulary, setup.width)
         self._memory_bytes = setup.memory_bytes
         self._backends: dict[str, Backend] = {}
-        self._row: Any = None
 
     def run(self, job: Job) -> Verdict:
         """Raises nothing that a constraint can cause."""
         try:
-            backend = self._backend(job.backend)
-            return Verdict() if job.spec is None else self._try(backend, job)
+            if job.spec is None:
+                self._load(self._backend(job.backend))
+                return Verdict()
+            return self._glance(job, job.spec) if job.glance else self._try(job, job.spec)
         except Refused as error:
             return Verdict(error=error.message, param=error.param, refused=True)
         except UserError as error:
@@ -42,35 +44,35 @@ class Workshop:
         except MemoryError:
             return Verdict(error="the constraint needs too much memory", refused=True)
 
-    def _try(self, backend: Backend, job: Job) -> Verdict:
+    def _glance(self, job: Job, spec: GrammarSpec) -> Verdict:
+        _limit_memory(self._memory_bytes)
+        reason = self._backend(job.backend).refusal(check_spec(spec, search=False))
+        return Verdict(error=reason, refused=True)
+
+    def _try(self, job: Job, spec: GrammarSpec) -> Verdict:
         import numpy as np
 
-        assert job.spec is not None
-        form = check_spec(job.spec)
+        _limit_memory(self._memory_bytes)
+        backend = self._backend(job.backend)
+        form = check_spec(spec, example=partial(example, backend, self._table))
         reason = backend.refusal(form)
         if reason is not None:
             raise Refused(reason)
         matcher = backend.compile(form).matcher()
         if not matcher.fill(np.zeros(self._table.words, dtype=np.int32)):
             raise Refused("the constraint is too complex")
-        opening = Closer(self._table, form.hints).shortest(matcher)
-        return Verdict(form, opening)
+        return Verdict(form, Closer(self._table, form.hints).shortest(matcher))
 
     def _backend(self, name: str) -> Backend:
         if name not in self._backends:
-            _limit_memory(None)
-            backend: Backend = BACKENDS.get(name)(self._table)
-            _warm(backend)
-            self._backends[name] = backend
-        _limit_memory(self._memory_bytes)
+            self._backends[name] = BACKENDS.get(name)(self._table)
         return self._backends[name]
 
-
-def _warm(backend: Backend) -> None:
-    """What an engine builds once is not any constraint's cost."""
-    from octavo.grammar.base import Form
-
-    backend.compile(Form("regex", "a")).matcher()
+    def _load(self, backend: Backend) -> None:
+        """What an engine builds once is not any constraint's cost."""
+        _limit_memory(None)
+        matcher = backend.compile(Form("regex", "a")).matcher()
+        Closer(self._table).shortest(matcher)
 
 
 def _limit_memory(more: int | None) -> None:

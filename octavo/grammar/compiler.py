@@ -78,7 +78,8 @@ class Compiler:
             if verdict.error is None:
                 return self._build(name, spec, verdict)
             first = first or verdict
-            if not verdict.refused:
+            # Of expressions and grammars the first engine knows all that can be enforced.
+            if not verdict.refused or not spec.kind.startswith("json"):
                 break
         if first is None:
             raise UserError("no grammar engine is installed", param=spec.param)

@@ -8,8 +8,8 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import Form, Refused
-from octavo.grammar.schema import check_pattern, check_schema, normal
-from octavo.grammar.shortest import hints
+from octavo.grammar.schema import check_pattern, check_references, check_schema, normal
+from octavo.grammar.shortest import Example, hints, no_example
 from octavo.grammar.spec import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
@@ -22,8 +22,6 @@ from octavo.grammar.spec import (
 )
 
 ANY_OBJECT = '{"type":"object"}'
-# Endless whitespace is what a small model falls into; nobody indents further than this.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -39,10 +37,10 @@ def check_shape(spec: GrammarSpec) -> None:
         check_spec(spec, search=False)
 
 
-def check_spec(spec: GrammarSpec, *, search: bool = True) -> Form:
+def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_example) -> Form:
     """The form of a spec. Raises UserError whose `param` is the place at fault; nothing is compiled yet.
 
-    `search`: give hints for the search of a short end too, which takes a moment.
+    `search`: give hints for the search of a short end too, which takes a moment; `example` helps with patterns.
     """
     param = spec.param
     _check_markers(spec, param)
@@ -50,9 +48,9 @@ def check_spec(spec: GrammarSpec, *, search: bool = True) -> Form:
         check_pattern(spec.whitespace_pattern, f"{param}.whitespace_pattern")
     match spec.kind:
         case "json_schema":
-            return _json(spec, spec.source, param, search)
+            return _json(spec, spec.source, param, search, example)
         case "json_object":
-            return _json(spec, ANY_OBJECT, param, search)
+            return _json(spec, ANY_OBJECT, param, search, example)
         case "regex":
             _check_regex(spec.source, param)
             return Form("regex", spec.source)
@@ -70,21 +68,19 @@ def check_spec(spec: GrammarSpec, *, search: bool = True) -> Form:
             return Form("structural_tag", msgspec.json.encode(tag).decode(), hints=_tag_hints(tag))
 
 
-def _json(spec: GrammarSpec, source: str, param: str, search: bool) -> Form:
+def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Example) -> Form:
     schema = _parsed(source, param)
     check_schema(schema, param)
+    check_references(schema, schema, param)
     if schema is False:
         raise UserError(f"{param} allows no value.", param=param)
     schema = normal(schema, schema, closed=not spec.additional_properties)
-    pattern = spec.whitespace_pattern
-    if pattern is None and spec.any_whitespace and spec.backend in ("auto", "llguidance", "guidance"):
-        pattern = WHITESPACE
     return Form(
         "json_schema",
         msgspec.json.encode(schema).decode(),
         any_whitespace=spec.any_whitespace,
-        whitespace_pattern=pattern,
-        hints=hints(schema) if search else (),
+        whitespace_pattern=spec.whitespace_pattern,
+        hints=hints(schema, example) if search else (),
     )
 
 

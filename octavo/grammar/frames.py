@@ -23,10 +23,12 @@ class Setup(Struct, frozen=True, array_like=True):
 
 
 class Job(Struct, frozen=True, array_like=True):
-    """A constraint to try with one engine. Without a spec: only load the engine."""
+    """A constraint to try with one engine. Without a spec: only load the engine. With `glance`: only what is seen
+    without compiling, for which the engine need not be loaded."""
 
     backend: str
     spec: GrammarSpec | None = None
+    glance: bool = False
 
 
 class Verdict(Struct, frozen=True, array_like=True):

@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from octavo.base.errors import UserError
 from octavo.grammar import lark
-from octavo.grammar.base import Form, Refused, Words
+from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
+WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=100_000, verbose_errors=False)
 
@@ -54,7 +56,9 @@ class LLGuidance:
             raise Refused(_one_line(str(error))) from None
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise Refused(_one_line(matcher.get_error()))
+            reason = _one_line(matcher.get_error())
+            # What nothing can fit needs no second opinion.
+            raise UserError(reason) if reason.startswith("Unsatisfiable") else Refused(reason)
         return LLGrammar(matcher, len(source))
 
 
@@ -116,8 +120,10 @@ def _source(form: Form, vocabulary: VocabularyTable) -> str:
             options: dict[str, Any] = {"lenient": False, "coerce_one_of": False}
             if form.whitespace_pattern is not None:
                 options["whitespace_pattern"] = form.whitespace_pattern
+            elif form.any_whitespace:
+                options["whitespace_pattern"] = WHITESPACE
             else:
-                options["whitespace_flexible"] = form.any_whitespace
+                options["whitespace_flexible"] = False
             return str(LLMatcher.grammar_from_json_schema(form.text, overrides=options))  # type: ignore[arg-type]
         case "regex":
             return str(LLMatcher.grammar_from_regex(form.text))

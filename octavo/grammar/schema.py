@@ -84,6 +84,24 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
         check_pattern(pattern, f"{path}.pattern")
 
 
+def check_references(schema: Any, root: Any, path: str) -> None:
+    """UserError for a ``$ref`` that does not lead to a schema in the same document."""
+    if isinstance(schema, list):
+        for index, item in enumerate(schema):
+            check_references(item, root, f"{path}[{index}]")
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str):
+                if not value.startswith("#"):
+                    raise _bad(f"{path}.$ref", "leads out of the schema; only references into itself are followed")
+                if not isinstance(pointed(root, value), dict | bool):
+                    raise _bad(f"{path}.$ref", "leads nowhere")
+            elif key in ("$dynamicRef", "$recursiveRef"):
+                raise _bad(f"{path}.{key}", "is not supported")
+            elif key not in ("enum", "const", "default", "examples"):
+                check_references(value, root, f"{path}.{key[:64]}")
+
+
 def check_pattern(pattern: Any, path: str) -> None:
     """UserError for what is no regular expression, or one that is too long or counts too high."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:

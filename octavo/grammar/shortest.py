@@ -5,7 +5,7 @@ guessed wrong or not at all.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -32,19 +32,34 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE = ("items", "additionalProperties")
 
 Known = dict[int, str | None]
+"""By the id of a schema object."""
+
+Example = Callable[[str], str | None]
+"""A short text that matches a regular expression, if one is found."""
+
+Examples = dict[str, str | None]
+MAX_PATTERNS = 32
 
 
-def hints(schema: Any) -> tuple[bytes, ...]:
+def no_example(pattern: str) -> str | None:
+    """Nothing is found."""
+    del pattern
+    return None
+
+
+def hints(schema: Any, example: Example = no_example) -> tuple[bytes, ...]:
     """Texts that may stand for a value, an object's member, or either behind a comma; short ones first.
 
     The first is the guess for the whole schema, if there is one.
     """
     nodes = list(_nodes(schema))
     known: Known = {}
+    patterns = {node["pattern"]: None for node in nodes if isinstance(node.get("pattern"), str)}
+    examples = {pattern: example(pattern) for pattern in list(patterns)[:MAX_PATTERNS]}
     for _ in range(MAX_ROUNDS):
         changed = False
         for node in nodes:
-            text = _shortest(node, schema, known)
+            text = _shortest(node, schema, known, examples)
             if text is not None and len(text) <= MAX_TEXT and text != known.get(id(node)):
                 known[id(node)] = text
                 changed = True
@@ -93,7 +108,7 @@ def _lookup(schema: Any, known: Known) -> str | None:
     return known.get(id(schema)) if isinstance(schema, dict) else "0"
 
 
-def _shortest(node: dict[str, Any], root: Any, known: Known) -> str | None:
+def _shortest(node: dict[str, Any], root: Any, known: Known, examples: Examples) -> str | None:
     """The best guess for one schema, given those for the others."""
     if "const" in node:
         return _json(node["const"])
@@ -106,11 +121,11 @@ def _shortest(node: dict[str, Any], root: Any, known: Known) -> str | None:
     elif "anyOf" in node or "oneOf" in node:
         found += [_lookup(item, known) for item in node.get("anyOf") or node.get("oneOf") or ()]
     elif "allOf" in node:
-        found.append(_shortest(_merged(node), root, known))
+        found.append(_shortest(_merged(node), root, known, examples))
     else:
         kind = node.get("type")
         kinds = [kind] if isinstance(kind, str) else kind or _implied(node)
-        found += [_of_type(name, node, known) for name in kinds]
+        found += [_of_type(name, node, known, examples) for name in kinds]
     return min((text for text in found if text is not None), key=len, default=None)
 
 
@@ -137,14 +152,14 @@ def _merged(node: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _of_type(kind: str, node: dict[str, Any], known: Known) -> str | None:
+def _of_type(kind: str, node: dict[str, Any], known: Known, examples: Examples) -> str | None:
     match kind:
         case "null":
             return "null"
         case "boolean":
             return "true"
         case "string":
-            return _string(node)
+            return _string(node, examples)
         case "integer" | "number":
             return _number(node, whole=kind == "integer")
         case "array":
@@ -154,9 +169,10 @@ def _of_type(kind: str, node: dict[str, Any], known: Known) -> str | None:
     return None
 
 
-def _string(node: dict[str, Any]) -> str | None:
+def _string(node: dict[str, Any], examples: Examples) -> str | None:
     if "pattern" in node:
-        return None
+        found = examples.get(node["pattern"])
+        return None if found is None else _json(found)
     text = _FORMATS.get(node.get("format", ""), "") if "format" in node else ""
     return _json(text + "a" * (int(node.get("minLength", 0)) - len(text))) if "format" not in node or text else None
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.grammar.base import Form, Refused, Words
+from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 # Seen to be enforced exactly (tests/unit/grammar/test_grammar_engines.py). Left out on purpose: number ranges next to
@@ -89,7 +89,11 @@ class XGrammar:
             case "json_schema":
                 spaces: dict[str, Any] = {} if form.any_whitespace else {"separators": (",", ":")}
                 return self._compiler.compile_json_schema(
-                    form.text, any_whitespace=form.any_whitespace, strict_mode=False, **spaces
+                    form.text,
+                    any_whitespace=form.any_whitespace,
+                    strict_mode=False,
+                    max_whitespace_cnt=MAX_WHITESPACE if form.any_whitespace else None,
+                    **spaces,
                 )
             case "regex":
                 return self._compiler.compile_regex(form.text)

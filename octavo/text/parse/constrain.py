@@ -31,7 +31,7 @@ def calls_grammar(
                 code="unsupported_value",
             )
         if dialect.triggers:
-            return _spec(f"start: tail\n{rules}", dialect.triggers)
+            return _spec(f"start: tail\n{rules}", dialect.triggers, optional=True)
     if thoughts is None:
         return _spec(f"start: message\n{rules}")
     if opened and budget is None:
@@ -44,7 +44,7 @@ def budget_grammar(thoughts: Tags, opened: bool, budget: int, terms: Terms) -> G
     free = "/(.|\\n)*/"
     silent = f'/[^{re.escape(thoughts.openings[0][0])}](.|\\n)*/ | ""'
     source = _thinking(free, silent, thoughts, opened, budget, terms)
-    return _spec(source, finish=False, param="thinking_token_budget")
+    return _spec(source, param="thinking_token_budget")
 
 
 def _thinking(after: str, silent: str, thoughts: Tags, opened: bool, budget: int | None, terms: Terms) -> str:
@@ -121,5 +121,14 @@ def _json_of(answer: GrammarSpec, what: str) -> str:
     )
 
 
-def _spec(source: str, after: tuple[str, ...] = (), finish: bool = True, param: str = "tools") -> GrammarSpec:
-    return GrammarSpec("grammar", f"%llguidance {{}}\n{source}", after=after, finish_within_budget=finish, param=param)
+def _spec(source: str, after: tuple[str, ...] = (), param: str = "tools", *, optional: bool = False) -> GrammarSpec:
+    """An output that runs out of tokens is led to a short end where one is known; `optional`: `after` may not come."""
+    return GrammarSpec(
+        "grammar",
+        f"%llguidance {{}}\n{source}",
+        after=after,
+        finish_within_budget=not optional,
+        param=param,
+        optional=optional,
+        insist=False,
+    )

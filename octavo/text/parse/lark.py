@@ -17,6 +17,7 @@ CallRule = Callable[[str, str], str]
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NOTES = frozenset({"title", "description", "examples", "default", "$comment", "deprecated", "readOnly", "writeOnly"})
+_BARE_SLASH = re.compile(r"(?<!\\)/")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
@@ -51,17 +52,37 @@ class Terms:
         return f"(<[^{excluded}]>){{0,{most}}}"
 
 
-def text_then(own: str, terms: Terms, end: str, *others: str, before: str = "", after: str = "") -> list[str]:
+def text_then(
+    own: str, terms: Terms, end: str, *others: str, before: str = "", after: str = "", schema: Any = None
+) -> list[str]:
     """Rules for a rule `own`: any text that holds neither the mark `end` nor `others`, then ``before end after``.
 
-    A lexer takes the longest match, so where the mark is plain characters it has to be part of the same terminal.
+    `schema`: the bounds of a string that the text must keep. A lexer takes the longest match, so where the mark is
+    plain characters it has to be part of the same terminal.
     """
-    pattern = "|".join(_pattern(mark) for mark in (end, *others))
-    body = f"{own.upper()}_T: /(.|\\n)*/ & ~/(.|\\n)*({pattern})(.|\\n)*/"
+    marks = "|".join(_pattern(mark) for mark in (end, *others))
+    body = f"{own.upper()}_T: {_bounded(schema)} & ~/(.|\\n)*({marks})(.|\\n)*/"
     if terms.is_token(end) and not before:
         tail = f" {quoted(after)}" if after else ""
         return [f"{own}: {own.upper()}_T {terms.mark(end)}{tail}", body]
     return [f"{own}: {own.upper()}", f"{own.upper()}: {own.upper()}_T {quoted(before + end + after)}", body]
+
+
+def _bounded(schema: Any) -> str:
+    """Terminals for any text within the length and the pattern that a schema of a string asks for."""
+    bounds = schema if isinstance(schema, dict) else {}
+    least, most, pattern = bounds.get("minLength", 0), bounds.get("maxLength"), bounds.get("pattern")
+    length = f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
+    found = f"/(.|\\n){length}/"
+    if isinstance(pattern, str):
+        left = pattern[1:] if pattern.startswith("^") else f"(.|\\n)*({pattern}"
+        if pattern.startswith("^"):
+            left = f"({left}"
+        ends = left.endswith("$") and not left.endswith("\\$")
+        body = left[:-1] + ")" if ends else left + ")(.|\\n)*"
+        body = _BARE_SLASH.sub(r"\\/", body).replace("\n", "\\n")
+        found += f" & /{body}/"
+    return found
 
 
 def _pattern(text: str) -> str:

@@ -1,11 +1,12 @@
 """A small vocabulary, constraints over it, and a sampler that knows nothing: any token the mask allows."""
 
 import json
+from functools import partial
 
 import numpy as np
 
 from octavo.base.wire import Vocabulary
-from octavo.grammar.closing import Closer
+from octavo.grammar.closing import Closer, example
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Compiled, Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -80,7 +81,7 @@ def json_spec(schema, **options):
 
 
 def compiled(spec, table=TABLE, engine=ENGINE):
-    form = check_spec(spec)
+    form = check_spec(spec, example=partial(example, engine, table))
     grammar = engine.compile(form)
     closer = Closer(table, form.hints)
     return Compiled(grammar, closer, closer.shortest(grammar.matcher()), 1)

@@ -3,7 +3,6 @@
 import itertools
 import json
 from importlib.util import find_spec
-from os.path import commonprefix
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ def test_masks_are_those_of_the_language(engine, form, language):
         }
         found = mask(matcher) - set(TABLE.special)
         rest = [text[len(said) :] for text in texts if text.startswith(said)]
-        if commonprefix([text.decode() for text in rest]):  # an engine may insist on one way to cut what is forced
+        if len({text[:1] for text in rest}) == 1:  # an engine may insist on one way to cut what is forced
             assert found <= may, said
             assert bool(found) == bool(may), said
         else:

@@ -93,7 +93,7 @@ def _value(schema: Any, own: str, terms: Terms, delimiter: str, depth: int) -> l
         mark = terms.mark(delimiter)
         return [f"{own}: {mark} ({' | '.join(map(quoted, values))}) {mark}"]
     if kind == "string":
-        return [f"{own}: {terms.mark(delimiter)} {own}_t", *text_then(f"{own}_t", terms, delimiter)]
+        return [f"{own}: {terms.mark(delimiter)} {own}_t", *text_then(f"{own}_t", terms, delimiter, schema=schema)]
     if kind == "array" and depth < _MAX_NESTING:
         inner = _value(schema.get("items"), f"{own}_i", terms, delimiter, depth + 1)
         return [f'{own}: "[" ({own}_i ("," {own}_i)*)? "]"', *inner]

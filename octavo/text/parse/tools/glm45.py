@@ -128,7 +128,7 @@ def _arguments_rules(tools: ToolSchemas, name: str, own: str, terms: Terms) -> s
             rules.append(f"{item}: {head} ({' | '.join(map(quoted, values))}) {tail}")
         elif accepts_text(schema):
             rules.append(f"{item}: {head} {item}_v")
-            rules += text_then(f"{item}_v", terms, _VALUE_END, after="\n")
+            rules += text_then(f"{item}_v", terms, _VALUE_END, after="\n", schema=schema)
         else:
             rules += [f"{item}: {head} {item}_v {tail}", f"{item}_v: {json_rule(schema)}"]
         items.append((item, required))

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
-from octavo.text.parse.calls import Outcome, call_object
+from octavo.text.parse.calls import Envelope, Outcome, call_object
 from octavo.text.parse.lark import Frame, Terms, json_calls
 from octavo.text.parse.marked import close, marked
 from octavo.text.parse.out import Out
@@ -22,8 +22,14 @@ class Hermes:
         """Its mark, and no sign of another dialect that shares it."""
         return 20 if OPEN in template else 0
 
-    def read(self, source: Source, out: Out, tools: ToolSchemas) -> Steps[None]:  # noqa: ARG002
-        """Text, and calls between marks."""
+    def read(self, source: Source, out: Out, tools: ToolSchemas) -> Steps[None]:
+        """Text, and calls between marks. Small models forget the marks: a message may begin with a bare call."""
+        source.keep()
+        yield from source.space()
+        outcome = yield from call_object(source, out, Envelope(known=tools, needs_arguments=True))
+        if outcome is Outcome.NONE:
+            out.text(source.kept())
+        source.kept()
         yield from marked(source, out, OPEN, self._call)
 
     def _call(self, source: Source, out: Out) -> Steps[bool]:

@@ -142,7 +142,7 @@ def _arguments_rules(tools: ToolSchemas, name: str, own: str) -> str:
         elif accepts_text(schema):
             others = (_FUNCTION_END, _PARAMETER, CLOSE)
             rules.append(f"{item}: {head} {item}_v")
-            rules += text_then(f"{item}_v", Terms({}), _PARAMETER_END, *others, before="\n", after="\n")
+            rules += text_then(f"{item}_v", Terms({}), _PARAMETER_END, *others, before="\n", after="\n", schema=schema)
         else:
             rules += [f"{item}: {head} {item}_v {quoted(tail)}", f"{item}_v: {json_rule(schema)}"]
         items.append((item, required))

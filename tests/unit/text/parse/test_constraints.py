@@ -189,3 +189,27 @@ def test_budget_alone() -> None:
 def test_large_tools_make_small_grammars() -> None:
     spec = spec_of("hermes", True, Choice("required", ("find",)))
     assert "xxxx" not in spec.source
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "functiongemma"])
+def test_bounds_of_plain_text(name: str) -> None:
+    """Where strings are written without quotes, their length and pattern hold too."""
+    for bounds, good, bad in (
+        ({"minLength": 2, "maxLength": 3}, ["ab", "abc"], ["a", "abcd"]),
+        ({"pattern": "^a/b+$"}, ["a/b", "a/bb"], ["a/", "xa/b", "a/bx"]),
+        ({"pattern": "b"}, ["b", "abc"], ["ac"]),
+    ):
+        schemas = ToolSchemas([tool("f", ["x"], x={"type": "string", **bounds})])
+        ids, engine = kit(name, True)
+        spec = calls_grammar(
+            tool_parser(name), schemas, Choice("required", ("f",), False), None, False, None, Terms(ids, [EOS])
+        )
+        grammar = engine.compile(check_spec(spec))
+        for value in (*good, *bad):
+            text = WRITERS[name](("f", {"x": value}))
+            tokens = []
+            while text:
+                mark = next((mark for mark in ids if text.startswith(mark)), None)
+                tokens += [ids[mark]] if mark else list(text[0].encode())
+                text = text[len(mark or text[0]) :]
+            assert grammar.matcher().push(tokens) is (value in good), (bounds, value)

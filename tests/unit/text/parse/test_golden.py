@@ -184,6 +184,9 @@ def test_text_between_and_behind_is_kept(name: str) -> None:
 
 MALFORMED = {
     "hermes": [
+        '{"name": "John", "arguments": {}}',
+        '{"name": "now"}',
+        '{"name": "now", ',
         "<tool_call>\nhello\n</tool_call>",
         '<tool_call>{"name": 3}</tool_call>',
         "<tool_call>",
@@ -232,6 +235,7 @@ def test_cut_short_inside_arguments(name: str) -> None:
         ("hermes", '<tool_call>{"name": "now", "arguments": {"a": 1}</tool_call>', [("now", {"a": 1})]),
         ("hermes", '<tool_call>{"name": "now", "arguments": {}}}\n</tool_call>', [NOW]),
         ("hermes", '<tool_call>{"name": "now"}</tool_call>', [NOW]),
+        ("hermes", "\n" + obj(WEATHER) + "\n" + hermes(NOW), [WEATHER, NOW]),
         ("hermes", '<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>', [WEATHER]),
         ("hermes", '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}</tool_call>', [WEATHER]),
         ("hermes", '<tool_call>{"name": "now", "arguments": null}</tool_call>', [NOW]),

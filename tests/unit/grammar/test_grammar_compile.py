@@ -1,0 +1,191 @@
+"""Compiling beside the loop: bombs are refused in time and alone, the cache is bounded, good follows bad."""
+
+import json
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+
+import pytest
+from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
+
+from octavo.base.errors import UserError
+from octavo.grammar import child
+from octavo.grammar.cache import ByteCache
+from octavo.grammar.compiler import Compiler
+from octavo.grammar.forms import check_shape, check_spec
+from octavo.grammar.schema import normal
+from octavo.grammar.spec import GrammarSpec, decode_spec, encode_spec
+
+GOOD = json_spec(SCHEMAS[1])
+IN_TIME_S = child.COMPILE_TIMEOUT_S + 5.0  # room for a machine that does much else
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    made = Compiler(WIRE, WIDTH)
+    made.submit(GOOD).result(60)
+    yield made
+    made.close()
+
+
+def deep(levels):
+    schema: dict = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+BOMBS = {
+    "no type": json_spec({"type": "stsring"}),
+    "properties a list": json_spec({"properties": []}),
+    "too deep": json_spec(deep(40)),
+    "too large": GrammarSpec("json_schema", json.dumps({"description": "x" * 70_000})),
+    "not json": GrammarSpec("json_schema", "{"),
+    "never": GrammarSpec("json_schema", "false"),
+    "recursion without end": json_spec(
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}},
+        }
+    ),
+    "nothing fits": json_spec({"type": "array", "minItems": 1, "items": False}),
+    "ref to nowhere": json_spec({"$ref": "#/$defs/none"}),
+    "ref abroad": json_spec({"$ref": "http://localhost/schema.json"}),
+    "look ahead": GrammarSpec("regex", "(?=x)"),
+    "back reference": GrammarSpec("regex", r"(a)\1"),
+    "open bracket": GrammarSpec("regex", "["),
+    "high count": GrammarSpec("regex", "a{1,1000000}"),
+    "long regex": GrammarSpec("regex", "a" * 5000),
+    "no regex": GrammarSpec("regex", ""),
+    "no choice": GrammarSpec("choice", "[]"),
+    "choice of numbers": GrammarSpec("choice", "[1]"),
+    "unknown rule": GrammarSpec("grammar", 'start: "a" | b'),
+    "megabyte": GrammarSpec("grammar", "start: " + '"a" ' * 300_000),
+    "no grammar": GrammarSpec("grammar", "  "),
+    "tag without parts": GrammarSpec("structural_tag", "{}"),
+    "tag of a strange type": GrammarSpec("structural_tag", '{"format":{"type":"__class__"}}'),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_in_time_and_the_next_is_served(compiler, name):
+    begin = time.monotonic()
+    future = compiler.submit(BOMBS[name])
+    if name in ("recursion without end", "nothing fits"):  # the engine may compile it; then no text was found
+        with suppress(UserError):
+            assert future.result(30).opening is None
+    else:
+        with pytest.raises(UserError) as caught:
+            future.result(30)
+        assert caught.value.status == 400
+        assert caught.value.param.split(".")[0] == "structured_outputs"
+        assert len(caught.value.message) < 600
+        assert "\n" not in caught.value.message
+    assert time.monotonic() - begin < IN_TIME_S
+    fresh = json_spec({"type": "object", "properties": {name: {"type": "integer"}}})
+    assert compiler.submit(fresh).result(30).opening is not None
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(.*){50}", "((a{1,100}){1,100}){1,100}", "(x+x+)+y", ".*a.{400}b", "(a|b|ab)*c{1,900}"]
+)
+def test_expressions_that_explode_elsewhere_end_in_time(compiler, pattern):
+    begin = time.monotonic()
+    with suppress(UserError):
+        assert compiler.submit(GrammarSpec("regex", pattern)).result(60) is not None
+    assert time.monotonic() - begin < IN_TIME_S
+
+
+def test_the_path_in_the_schema_is_named(compiler):
+    spec = json_spec({"type": "object", "properties": {"a": {"type": "stsring"}}}, param="guided_json")
+    with pytest.raises(UserError) as caught:
+        compiler.submit(spec).result(30)
+    assert caught.value.param == "guided_json.properties.a.type"
+    with pytest.raises(UserError, match="not"):
+        compiler.submit(json_spec({"not": {}})).result(30)
+
+
+def test_a_child_that_is_stuck_is_ended_and_the_next_constraint_is_served(monkeypatch):
+    made = Compiler(WIRE, WIDTH)
+    try:
+        assert made.submit(json_spec({"type": "null"})).result(60)
+        first = made._all_children[0].pid
+        monkeypatch.setattr(child, "COMPILE_TIMEOUT_S", 0.0)
+        with pytest.raises(UserError, match="longer than"):
+            made.submit(json_spec({"type": "boolean"})).result(60)
+        assert made._all_children[0].pid is None
+        monkeypatch.undo()
+        assert made.submit(json_spec({"type": "integer"})).result(60).opening is not None
+        assert made._all_children[0].pid not in (None, first)
+    finally:
+        made.close()
+    assert all(each.pid is None for each in made._all_children)
+
+
+def test_what_is_known_is_there_at_once_and_equal_waits_are_one(compiler):
+    assert compiler.submit(GOOD).done()
+    spec = json_spec({"type": "object", "properties": {"waits": {"type": "integer"}}})
+    first, second = (
+        compiler.submit(spec),
+        compiler.submit(json_spec(json.loads(spec.source), after=("x",), min_tokens=3)),
+    )
+    assert first.result(30) is second.result(30)
+
+
+@pytest.mark.skipif(find_spec("xgrammar") is None, reason="the extra is not installed")
+def test_the_second_engine_takes_what_the_first_refuses(compiler):
+    schema = {"type": "object", "propertyNames": {"pattern": "^a+$"}, "additionalProperties": {"type": "integer"}}
+    assert type(compiler.submit(json_spec(schema)).result(120).grammar).__name__ == "XGCompiled"
+    with pytest.raises(UserError, match="propertyNames"):
+        compiler.submit(json_spec(schema, backend="llguidance")).result(60)
+
+
+def test_the_cache_stays_under_its_cap():
+    cache: ByteCache[int] = ByteCache(1000)
+    for number in range(10_000):
+        cache.put(number, number, 90)
+        assert cache.num_bytes <= 1000
+    assert len(cache) == 11
+    assert cache.get(9_999) == 9_999
+    assert cache.get(1) is None
+    cache.put("large", 1, 2000)
+    assert cache.get("large") is None
+    cache.put(9_999, 5, 100)
+    assert cache.get(9_999) == 5
+    assert cache.num_bytes <= 1000
+
+
+def test_alternatives_that_exclude_each_other_are_any_of():
+    apart = {
+        "oneOf": [{"type": "string"}, {"type": "integer"}, {"$ref": "#/$defs/o"}],
+        "$defs": {"o": {"type": "null"}},
+    }
+    assert "anyOf" in normal(apart, apart, closed=False)
+    for alternatives in (
+        [{"type": "integer"}, {"type": "number"}],
+        [{"minimum": 1}, {"type": "string"}],
+        [True, {"type": "string"}],
+    ):
+        assert "oneOf" in normal({"oneOf": alternatives}, {}, closed=False)
+    assert normal({"properties": {"a": {"format": "int32"}}}, {}, closed=True) == {
+        "properties": {"a": {}},
+        "additionalProperties": False,
+    }
+
+
+def test_shapes_are_checked_without_compiling():
+    for name in (
+        "no type",
+        "properties a list",
+        "too deep",
+        "too large",
+        "not json",
+        "high count",
+        "megabyte",
+        "no choice",
+    ):
+        with pytest.raises(UserError):
+            check_shape(BOMBS[name])
+    check_shape(GOOD)
+    assert check_spec(GOOD).hints
+    assert decode_spec(encode_spec(GOOD)) == GOOD

@@ -1,0 +1,225 @@
+"""Structured output in the engine's loop: the schedule changes nothing, neighbours do not notice, nothing stays."""
+
+import json
+import time
+
+import jsonschema
+import pytest
+from grammar_kit import EOS, SCHEMAS, WIDTH, WIRE, json_spec, text_of
+
+from octavo.base.specs import KVLayout, KVSpec, group_layers
+from octavo.base.wire import EngineRequest, Sampling
+from octavo.engine.constrained import ConstrainedSeat
+from octavo.engine.core import Core
+from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec
+from octavo.sched.limits import Limits
+from octavo.sched.scheduler import Scheduler
+from octavo.testing.fake_executor import FakeExecutor, expected_tokens, fold_model
+
+MAX_LEN = 400
+SCHEDULES = (
+    {"depth": 2},
+    {"max_tokens": 9, "depth": 2},
+    {"num_blocks": 40},
+    {"num_blocks": 40, "depth": 3},
+    {"max_seqs": 2},
+)
+
+
+@pytest.fixture(scope="module")
+def seats():
+    """Seats of one compiler, so that its processes start once."""
+    first = ConstrainedSeat(WIDTH, MAX_LEN, 64)
+    first.provide(WIRE)
+
+    def make():
+        seat = ConstrainedSeat(WIDTH, MAX_LEN, 64)
+        seat._compiler = first._compiler
+        return seat
+
+    yield make
+    first.shutdown()
+
+
+def make_core(seat, *, depth=1, num_blocks=400, max_tokens=64, max_seqs=8, fail_steps=()):
+    layout = KVLayout(group_layers([KVSpec(1, 8)]), 4, num_blocks, 2)
+    limits = Limits(max_model_len=MAX_LEN, max_num_seqs=max_seqs, max_num_batched_tokens=max_tokens)
+    executor = FakeExecutor(WIDTH, fail_steps=fail_steps, max_rows=limits.max_rows)
+    executor.start(layout)
+    scheduler = Scheduler(layout, limits, stepwise=lambda wire: RIDER in wire.riders)
+    return Core(scheduler, executor, depth, seat=seat)
+
+
+def request(name, spec=None, *, prompt=None, seed=0, max_tokens=40, **sampling):
+    sampling = {"temperature": 1.0, **sampling}
+    return EngineRequest(
+        name,
+        prompt or [*range(40, 40 + 21)],
+        Sampling(seed=seed, max_tokens=max_tokens, eos_token_ids=(EOS,), **sampling),
+        riders={} if spec is None else {RIDER: encode_spec(spec)},
+    )
+
+
+def mixed(count=12):
+    """Constrained and free ones, by turns; some share a prompt."""
+    made = []
+    for i in range(count):
+        spec = None if i % 3 == 2 else json_spec(SCHEMAS[i % 2], finish_within_budget=True)
+        prompt = [(i // 2 * 7 + j) % 200 for j in range(5 + 3 * i)]
+        logprobs = 2 if i % 4 == 0 else -1
+        made.append(request(f"r{i}", spec, prompt=prompt, seed=i, max_tokens=26 + i, logprobs=logprobs))
+    return made
+
+
+def run(core, wanted, timeout=60.0):
+    for one in wanted:
+        core.add(one)
+    tokens, ends, scores = {}, {}, {}
+    end = time.monotonic() + timeout
+    while core.has_work and time.monotonic() < end:
+        step = core.step()
+        if step is None:
+            time.sleep(0.001)
+            continue
+        for output in step.outputs:
+            assert output.id not in ends, "an output after the last"
+            tokens.setdefault(output.id, []).extend(output.tokens)
+            scores.setdefault(output.id, []).extend(output.logprobs or [])
+            if output.finish is not None:
+                ends[output.id] = output
+    assert not core.has_work
+    assert core.stats.kv_usage == 0.0
+    return {name: (tokens[name], ends[name], scores[name]) for name in ends}
+
+
+def check(wanted, results):
+    for one in wanted:
+        tokens, last, scores = results[one.id]
+        assert last.finish in ("stop", "length"), last
+        if RIDER in one.riders:
+            assert len(tokens) <= one.sampling.max_tokens
+            assert (last.finish == "length") == (tokens[-1] != EOS)
+            value = json.loads(text_of(tokens))
+            jsonschema.validate(value, SCHEMAS[int(one.id[1:]) % 2])
+        else:
+            assert (tokens, last.finish) == expected_tokens(fold_model(WIDTH), one.tokens, one.sampling)
+        if one.sampling.logprobs >= 0:
+            assert [score.token for score in scores] == tokens
+
+
+def test_every_output_is_whole_and_the_schedule_changes_nothing(seats):
+    wanted = mixed()
+    results = run(make_core(seats()), wanted)
+    check(wanted, results)
+    assert {results[one.id][1].finish for one in wanted if RIDER in one.riders} == {"stop", "length"}
+    for options in (
+        {"depth": 2},
+        {"max_tokens": 9, "depth": 2},
+        {"num_blocks": 40},
+        {"num_blocks": 40, "depth": 3},
+        {"max_seqs": 2},
+    ):
+        core = make_core(seats(), **options)
+        again = run(core, wanted)
+        assert {name: result[0] for name, result in again.items()} == {
+            name: result[0] for name, result in results.items()
+        }, options
+        assert not core.executor.violations
+        assert core.stats.preemptions > 0 or "num_blocks" not in options
+    assert not core._seat._guides
+    assert not core._seat._sampled
+
+
+def test_a_request_whose_token_is_in_flight_sits_out_alone(seats):
+    """With two steps in flight a free request gets a token in each of them, a constrained one in every other."""
+    core = make_core(seats(), depth=2)
+    core.add(request("warm", json_spec({"type": "object"}), max_tokens=4))
+    run(core, [])
+    free, held = (
+        request("free", max_tokens=30),
+        request("held", json_spec({"type": "object"}, finish_within_budget=False), max_tokens=30, seed=3),
+    )
+    results = run(core, [free, held])
+    assert results["free"][0] == expected_tokens(fold_model(WIDTH), free.tokens, free.sampling)[0]
+    assert core.executor.steps < 100
+
+
+def test_a_constraint_that_compiles_holds_nobody_up(seats):
+    core = make_core(seats())
+    spec = json_spec({"type": "object", "properties": {"late": {"type": "integer"}}})
+    core.add(request("late", spec))
+    core.add(request("free", max_tokens=3))
+    first = core.step()
+    assert [output.id for output in first.outputs] == ["free"]
+    results = run(core, [])
+    assert json.loads(text_of(results["late"][0])) is not None
+
+
+@pytest.mark.parametrize(
+    ("spec", "max_tokens", "param", "words"),
+    [
+        (json_spec({"type": "stsring"}), 40, "structured_outputs.type", "not a JSON type"),
+        (json_spec({"not": {"type": "null"}}), 40, "structured_outputs", "not"),
+        (json_spec(SCHEMAS[1]), 8, "max_tokens", "needs"),
+        (GrammarSpec("regex", "a", backend="llama"), 40, "structured_outputs", "llama"),
+    ],
+)
+def test_refusals_are_one_request_s_own(seats, spec, max_tokens, param, words):
+    core = make_core(seats())
+    results = run(
+        core,
+        [
+            request("good", json_spec(SCHEMAS[0])),
+            request("bad", spec, max_tokens=max_tokens),
+            request("next", json_spec(SCHEMAS[0])),
+        ],
+    )
+    bad = results["bad"][1]
+    assert (bad.finish, bad.error_code, bad.error_param) == ("error", 400, param)
+    assert words in bad.error
+    for name in ("good", "next"):
+        assert results[name][1].finish in ("stop", "length")
+        assert isinstance(json.loads(text_of(results[name][0])), dict)
+
+
+def test_the_number_of_tokens_that_a_refusal_names_is_enough(seats):
+    core = make_core(seats())
+    spec = json_spec(SCHEMAS[1])
+    refused = run(core, [request("a", spec, max_tokens=2)])["a"][1].error
+    needed = int(refused.split("needs ")[1].split()[0])
+    result = run(core, [request("b", spec, max_tokens=needed)])["b"]
+    jsonschema.validate(json.loads(text_of(result[0])), SCHEMAS[1])
+    assert len(result[0]) == needed
+
+
+def test_aborts_at_any_time_leave_nothing(seats):
+    for at in range(6):
+        core = make_core(seats(), depth=2)
+        fresh = json_spec({"type": "object", "properties": {f"p{at}": {"type": "integer"}}})
+        core.add(request("held", fresh))
+        core.add(request("run", json_spec(SCHEMAS[0])))
+        for _ in range(at):
+            core.step()
+        core.abort(["held", "run"])
+        run(core, [])
+        assert not core._seat._guides
+        assert not core._seat.holds
+
+
+def test_a_failed_step_ends_its_requests_and_later_ones_are_served(seats):
+    core = make_core(seats(), fail_steps=(3,))
+    results = run(core, [request("lost", json_spec(SCHEMAS[0]), seed=5, max_tokens=60, min_tokens=0)])
+    assert results["lost"][1].finish == "error"
+    after = run(core, [request("free", max_tokens=5), request("good", json_spec(SCHEMAS[0]))])
+    assert isinstance(json.loads(text_of(after["good"][0])), dict)
+
+
+def test_without_a_vocabulary_the_request_is_refused():
+    core = make_core(ConstrainedSeat(WIDTH, MAX_LEN, 64))
+    assert run(core, [request("a", json_spec(SCHEMAS[0]))])["a"][1].error_code == 400
+
+
+def test_many_masks_are_filled_by_several_threads(seats):
+    core = make_core(seats(), max_seqs=16)
+    wanted = [request(f"r{2 * i}", json_spec(SCHEMAS[0]), seed=i) for i in range(16)]
+    check(wanted, run(core, wanted))
