@@ -17,21 +17,19 @@ from typing import Any, cast
 
 from tqdm.auto import tqdm
 
-from octavo.base.config import EngineConfig, ModelConfig, Resolved
+from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
-from octavo.base.wire import EngineStats, Ready, TokenOutput
+from octavo.base.wire import EngineStats, TokenOutput
 from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.keywords import engine_config
-from octavo.text.chat import load_chat
 from octavo.text.collect import Collector
-from octavo.text.defaults import Defaults, read_defaults
+from octavo.text.load import load_text
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.request import Limits, Prepared, TextProcessor
 from octavo.text.structured import vocabulary_of
-from octavo.text.tokenizer import Tokenizer, load_tokenizer
-from octavo.weights.facts import ModelFiles
+from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
@@ -91,7 +89,8 @@ class LLM:
         try:
             files = client.engine.files
             assert files is not None
-            text = text_processor(files, config.model, client.ready)
+            limits = Limits(client.ready.max_model_len, client.ready.vocab_size)
+            text = load_text(files, config.model).processor(limits)
             client.prepare()
         except BaseException:
             client.close()
@@ -297,18 +296,6 @@ class _Progress:
             speed = f"in {self._in / seconds:.1f} tok/s, out {self._out / seconds:.1f} tok/s"
             self._bar.set_postfix_str(speed, refresh=False)
             self._bar.update()
-
-
-def text_processor(files: ModelFiles, config: ModelConfig, ready: Ready) -> TextProcessor:
-    """The text side of a model: its tokenizer, its chat template, its recommended sampling values."""
-    tokenizer = load_tokenizer(files)
-    return TextProcessor(
-        tokenizer,
-        load_chat(tokenizer.templates, tokenizer.special_texts, tokenizer.special),
-        Limits(ready.max_model_len, ready.vocab_size),
-        read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults(),
-        seed=config.seed,
-    )
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

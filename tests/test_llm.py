@@ -13,10 +13,12 @@ from octavo.base.specs import KVSpec
 from octavo.engine.assemble import Phases, finish
 from octavo.engine.inproc import InprocClient
 from octavo.engine.resolve import resolve
-from octavo.llm import LLM, text_processor
+from octavo.llm import LLM
 from octavo.models.arch import Architecture
 from octavo.platform.base import Facts
 from octavo.testing.fake_executor import FakeExecutor, fold_model
+from octavo.text.load import load_text
+from octavo.text.request import Limits
 from octavo.weights.facts import ModelFiles
 
 TEMPLATE = (
@@ -81,7 +83,11 @@ def make(files):
         executor = FakeExecutor(257, **fake)
         client = InprocClient(finish(config, resolved, [KVSpec(1, 8)], 257, executor, Phases(), files))
         llm = LLM.__new__(LLM)
-        llm._set_up(config, client, text_processor(files, config.model, client.ready))
+        llm._set_up(
+            config,
+            client,
+            load_text(files, config.model).processor(Limits(client.ready.max_model_len, client.ready.vocab_size)),
+        )
         return llm
 
     return make

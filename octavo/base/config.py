@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from octavo.base import params
+
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -61,9 +63,9 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         float, doc("Largest share of the device's memory that Octavo may take, weights included.", gt=0, le=1)
     ] = 0.92
     kv_cache_memory_bytes: Annotated[int, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] | None = None
-    cpu_kvcache_space: Annotated[float, doc("GiB of KV cache on a CPU. Unset: fitted to free memory.", gt=0)] | None = (
-        None
-    )
+    cpu_kvcache_space: (
+        Annotated[float, doc("GiB of KV cache on a CPU. Unset: a quarter of free memory, 4 at most.", gt=0)] | None
+    ) = None
     num_gpu_blocks_override: Annotated[int, doc("Number of KV blocks, instead of what memory allows.", ge=2)] | None = (
         None
     )
@@ -72,6 +74,12 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_num_seqs: Annotated[int, doc("Most requests in one step.", ge=1, le=65_536)] | None = None
     max_num_batched_tokens: Annotated[int, doc("Most tokens in one step.", ge=1, le=1 << 20)] | None = None
+    long_prefill_token_threshold: (
+        Annotated[
+            int, doc("Most tokens of one prompt in a step while other requests run; 0: no limit.", ge=0, le=1 << 20)
+        ]
+        | None
+    ) = None
     scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
         "fcfs"
     )
@@ -101,6 +109,38 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceConfig = DeviceConfig()
+
+
+class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one HTTP request may hold and how long each part of it may take. What is over a limit is a 4xx."""
+
+    max_n: Annotated[int, doc("Most choices of one prompt (n).", ge=1, le=params.MAX_N)] = 4
+    max_prompts: Annotated[int, doc("Most prompts of one completion request.", ge=1, le=65_536)] = 256
+    max_messages: Annotated[int, doc("Most messages of one conversation.", ge=1, le=16_384)] = 2048
+    max_tools: Annotated[int, doc("Most tools of one request.", ge=0, le=4096)] = 128
+    max_stops: Annotated[int, doc("Most stop strings of one request.", ge=0, le=params.MAX_STOPS)] = 16
+    max_stop_chars: Annotated[int, doc("Most characters of one stop string.", ge=1, le=params.MAX_STOP_CHARS)] = 1024
+    max_logit_bias: Annotated[int, doc("Most tokens of one logit_bias.", ge=0, le=params.MAX_LOGIT_BIAS)] = 1024
+    max_logprobs: Annotated[
+        int, doc("Most log-probabilities a position (logprobs, top_logprobs).", ge=0, le=params.MAX_LOGPROBS)
+    ] = 20
+    max_json_depth: Annotated[int, doc("Deepest nesting of a body.", ge=8, le=256)] = 64
+    max_json_keys: Annotated[int, doc("Most keys of a body, those of all its objects together.", ge=64, le=1 << 20)] = (
+        10_000
+    )
+    max_url_bytes: Annotated[int, doc("Longest URL.", ge=256, le=65_536)] = 8 << 10
+    max_header_bytes: Annotated[int, doc("Most bytes of all headers of a request.", ge=1024, le=1 << 20)] = 32 << 10
+    max_headers: Annotated[int, doc("Most headers of a request.", ge=16, le=10_000)] = 100
+    max_request_id_chars: Annotated[
+        int, doc("Longest X-Request-Id that is taken over, of letters, digits and _.:-.", ge=0, le=1024)
+    ] = 128
+    header_timeout: Annotated[float, doc("Seconds for the headers of a request to arrive.", gt=0)] = 10.0
+    body_gap_timeout: Annotated[float, doc("Longest silence inside a body, in seconds.", gt=0)] = 10.0
+    min_body_rate: Annotated[int, doc("Least bytes a second of a body after its first ten seconds.", ge=1)] = 1024
+    send_timeout: Annotated[float, doc("Seconds after which a client that reads nothing is cut off.", gt=0)] = 60.0
+    queue_timeout: Annotated[
+        float, doc("Seconds a request may wait for its first step; then it is answered 429. 0: no bound.", ge=0)
+    ] = 60.0
 
 
 class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,6 +180,10 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     enable_auto_tool_choice: Annotated[
         bool, doc("Accepted for compatibility: tool calls are found whenever a request has tools.")
     ] = True
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, doc("Leave tools out of the prompt of a request whose tool_choice is none.")
+    ] = False
+    limits: LimitsConfig = LimitsConfig()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least severe log line shown.")] = "info"
     log_format: Annotated[Literal["text", "json"], doc("Form of log lines.")] = "text"
 

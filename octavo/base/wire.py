@@ -39,7 +39,8 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     sampling: Sampling
     priority: int = 0  # lower runs earlier, as in vLLM
     cache_salt: str = ""
-    arrival_s: float = 0.0  # wall clock, for queue time
+    arrival_s: float = 0.0  # wall clock
+    max_wait_s: float = 0.0  # a request that has not started after so many seconds is refused; 0: it may wait
     riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
 
 
@@ -92,7 +93,9 @@ class TokenOutput(Struct, frozen=True, array_like=True):
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     error: str | None = None  # fixed catalogue text, with finish == "error"
     error_code: int = 500  # the HTTP status that fits the error
-    error_param: str | None = None  # the field at fault, when the engine knows it
+    error_param: str | None = None  # the field at fault, as UserError.param
+    error_name: str | None = None  # a stable short word, as UserError.code
+    queued_s: float = 0.0  # how long it waited before it first ran
 
 
 class EngineStats(Struct, frozen=True, array_like=True):

@@ -48,9 +48,9 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     """Read the model's config, settle types and limits, and share out the memory."""
     from octavo.engine import sizing
     from octavo.engine.resolve import resolve
-    from octavo.weights.facts import read_model
+    from octavo.weights.facts import read_configs
 
-    files = read_model(engine.model)
+    files = read_configs(engine.model)
     facts = device_facts(engine.device.device, options.memory)
     resolved = resolve(engine, files.arch, facts, file_format=files.format)
     parameters = files.arch.num_parameters()

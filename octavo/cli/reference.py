@@ -19,6 +19,7 @@ flat or under their section's name. Whole numbers may be written as people do: `
 `24GiB` is what it says. `auto` or `none` unsets what may be unset. Lists take several values and may be given again.
 """
 
+SERVER_SECTIONS = ("serve", "limits")
 ENGINE_COMMANDS = "`serve`, `chat`, `complete`, `run-batch`, `plan`, `bench latency` and `bench throughput`"
 
 
@@ -26,9 +27,10 @@ def page() -> str:
     """The whole page as Markdown."""
     tree = by_section(options_of([OctavoConfig]))
     parts = [HEAD, f"## The engine\n\nTaken by {ENGINE_COMMANDS}.\n"]
-    parts += [_section(name, options) for name, options in tree.items() if name != "serve"]
+    parts += [_section(name, options) for name, options in tree.items() if name not in SERVER_SECTIONS]
     parts.append("## The server\n\nTaken by `serve`.\n")
     parts.append(_table(tree["serve"]))
+    parts.append(_section("limits", tree["limits"]))
     parts.append("## Each command's own\n")
     parts += [_command(command, set(tree)) for command in commands() if command is not serve.COMMAND]
     return "\n".join(parts)

@@ -20,11 +20,15 @@ from octavo.engine.guard import make_guard
 from octavo.engine.resolve import refit, resolve
 from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
+from octavo.platform.limits import memory_limits
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.weights.facts import ModelFiles, read_model
 
 log = logging.getLogger(__name__)
+
+GPU_SLICE = 2048
+CPU_SLICE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,11 @@ def finish(
             executor.start(sized.layout)
     with phases.timed("scheduler"):
         scheduler = _scheduler(config, resolved, sized, files.arch if files else None)
+    kv_notes = [*_kv_notes(sized), *_host_note(config, resolved)]
+    for note in kv_notes:
+        log.info(note)
     seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
-    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat)
+    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat=seat)
     ready = Ready(
         max_model_len=resolved.max_model_len,
         vocab_size=vocab_size,
@@ -113,7 +120,7 @@ def finish(
         block_size=resolved.block_size,
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
-        notes=[*resolved.notes, *_kv_notes(sized)],
+        notes=[*resolved.notes, *kv_notes],
         phases=phases.seconds,
     )
     return Engine(core, ready, resolved, files)
@@ -123,8 +130,10 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     measured = measure()
     one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
     asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
-    if asked is not None and asked > measured:
-        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(measured))
+    # On a CPU what is measured is a modest share; what was asked for is held against all that is free.
+    free = memory_limits()[0] if resolved.device == "cpu" else measured
+    if asked is not None and asked > free:
+        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(free))
     return sizing.size(
         specs,
         dtype=resolved.dtype,
@@ -141,6 +150,7 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
         max_model_len=resolved.max_model_len,
         max_waiting=config.scheduler.max_waiting,
         max_waiting_tokens=config.scheduler.max_waiting_tokens,
+        long_prefill_token_threshold=_slice(config, resolved),
         scheduling_policy=config.scheduler.scheduling_policy,
         prefix_caching=config.cache.enable_prefix_caching,
     )
@@ -157,6 +167,20 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
 def _stepwise(wire: EngineRequest) -> bool:
     """A mask needs the token before it."""
     return RIDER in wire.riders
+
+
+def _host_note(config: EngineConfig, resolved: Resolved) -> list[str]:
+    if resolved.device != "cpu" or sizing.asked_bytes(config.cache, "cpu", 1) is not None:
+        return []
+    return ["on a CPU the KV cache takes a quarter of what is free, at most 4 GiB; --cpu-kvcache-space 8 takes 8 GiB"]
+
+
+def _slice(config: EngineConfig, resolved: Resolved) -> int:
+    """Tokens of a long prompt in one step beside others: some milliseconds of a GPU, about a second of a CPU."""
+    asked = config.scheduler.long_prefill_token_threshold
+    if asked is not None:
+        return asked
+    return GPU_SLICE if resolved.device == "cuda" else CPU_SLICE
 
 
 def _kv_notes(sized: sizing.Sizing) -> list[str]:

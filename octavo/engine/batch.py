@@ -93,4 +93,6 @@ class BatchRunner:
 
 def _as_exception(output: TokenOutput) -> Exception:
     message = output.error or "the request could not be finished"
-    return UserError(message, param=output.error_param) if output.error_code < 500 else EngineError(message)
+    if output.error_code >= 500:
+        return EngineError(message)
+    return UserError(message, param=output.error_param, code=output.error_name)

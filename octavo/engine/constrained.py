@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
-from octavo.engine.seat import Review, refused
+from octavo.engine.seat import Review
 from octavo.grammar.base import Words
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.guide import Compiled, Guide
 from octavo.grammar.registry import choices
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
+from octavo.sched.finish import refused
 
 log = logging.getLogger(__name__)
 

@@ -3,19 +3,24 @@
 import logging
 from collections.abc import Sequence
 
+from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import EngineDead, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput, Vocabulary
 from octavo.engine.exec.base import Executor
 from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
-from octavo.engine.seat import NoSeat, Seat, refused
+from octavo.engine.seat import NoSeat, Seat
+from octavo.sched.finish import refused
 from octavo.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
 FAILURE_LIMIT = 3
 """Failed steps in a row after which the device is given up."""
+
+PATIENCE_S = 0.25
+"""Time between two looks for requests that have waited too long."""
 
 STEP_FAILED = "the engine could not finish this request; it may be sent again"
 
@@ -29,6 +34,7 @@ class Core:
         executor: Executor,
         depth: int = 1,
         guard: Guard = let_in,
+        clock: Clock = SystemClock(),  # noqa: B008 - it has no state
         seat: Seat | None = None,
     ) -> None:
         self.scheduler = scheduler
@@ -39,6 +45,8 @@ class Core:
         self._pipeline = Pipeline(executor, depth, self._seat.riders)
         self._failures_in_a_row = 0
         self._outbox: list[TokenOutput] = []
+        self._clock = clock
+        self._look_again_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -74,6 +82,10 @@ class Core:
         """
         if self._seat.holds:
             self._take_in()
+        now = self._clock.now()
+        if now >= self._look_again_s:
+            self._look_again_s = now + PATIENCE_S
+            self._say(self.scheduler.give_up())
         while self._pipeline.has_room:
             plan = self.scheduler.plan()
             if plan is None:

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
-from types import FrameType
 from typing import IO, Any, NoReturn
 
 import msgspec
@@ -151,9 +150,10 @@ def serve(launch: Launch) -> int:
 
 def main() -> int:
     """The process from its first line to its exit code."""
-    # Ctrl-C goes to all processes of the terminal; what it means is for the parent to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    # Ctrl-C goes to all processes of a terminal, SIGTERM from systemd to all of a service; what they mean is for the
+    # parent to say, who drains first. While it lives we ignore them; when it is gone, we are too (die_with_parent).
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         launch = read_launch(sys.stdin.buffer)
     except OctavoError as error:
@@ -183,11 +183,6 @@ def _leave_at_end_of_input() -> NoReturn:
     while os.read(0, 4096):
         pass
     os._exit(EXIT_BROKEN)
-
-
-def _leave(signum: int, frame: FrameType | None) -> NoReturn:
-    del signum, frame
-    raise SystemExit(EXIT_OK)
 
 
 def _load(name: str) -> Callable[[EngineConfig], Any]:

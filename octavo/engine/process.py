@@ -11,7 +11,7 @@ from pathlib import Path
 import octavo
 from octavo.engine.proc import Launch, write_launch
 
-TERM_WAIT_S = 3.0
+LEAVE_WAIT_S = 3.0
 
 
 class EngineProcess:
@@ -31,6 +31,7 @@ class EngineProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=2,
             env=_environment(),
+            start_new_session=True,  # a signal to the server's group (Ctrl-C, timeout) must not end it under a drain
         )
         assert process.stdin is not None
         with contextlib.suppress(ConnectionError):  # it died already; `wait` tells
@@ -59,14 +60,18 @@ class EngineProcess:
         return f"by {name}{hint}"
 
     async def end(self, grace_s: float) -> None:
-        """Wait `grace_s` seconds for it to leave by itself, then terminate it, then kill it."""
+        """Wait `grace_s` seconds for it to leave by itself, then let it see us go, then kill it.
+
+        It ignores SIGTERM, see proc.py; the end of its standard input is what makes it leave.
+        """
         if await self._gone_within(grace_s):
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not await self._gone_within(LEAVE_WAIT_S):
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
-            if await self._gone_within(TERM_WAIT_S):
-                return
+                self._process.kill()
+            await self._gone_within(LEAVE_WAIT_S)
 
     async def _gone_within(self, seconds: float) -> bool:
         try:

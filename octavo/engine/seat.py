@@ -7,7 +7,6 @@ result may be altered before anyone has seen it.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from octavo.base.errors import UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
 
@@ -60,11 +59,6 @@ class Review:
         self.result = result
         self.altered = altered  # ids of requests whose token is not the device's
         self.failed = failed  # ids of requests that cannot go on, and why
-
-
-def refused(id: str, error: UserError) -> TokenOutput:
-    """The one output of a request that is not taken."""
-    return TokenOutput(id, [], "error", error=error.message, error_code=error.status, error_param=error.param)
 
 
 class NoSeat:

@@ -128,6 +128,7 @@ def _join(first: TokenOutput, second: TokenOutput) -> TokenOutput:
         logprobs=_chain(first.logprobs, second.logprobs),
         prompt_logprobs=_chain(first.prompt_logprobs, second.prompt_logprobs),
         cached_tokens=max(first.cached_tokens, second.cached_tokens),
+        queued_s=max(first.queued_s, second.queued_s),
     )
 
 

@@ -61,6 +61,10 @@ class Platform(Protocol):
         """Facts as they stand now; free memory moves."""
         ...
 
+    def identity(self) -> str:
+        """The device's name and size, the same at every start."""
+        ...
+
     def memory(self) -> tuple[int, int]:
         """Bytes ``(free, total)`` that this process may still take, and has to share in all."""
         ...

@@ -64,6 +64,9 @@ class CpuPlatform:
             asynchronous=False,
         )
 
+    def identity(self) -> str:
+        return "cpu"
+
     def memory(self) -> tuple[int, int]:
         return memory_limits()
 

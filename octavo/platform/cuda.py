@@ -69,6 +69,12 @@ class CudaPlatform:
             capability=(major, minor),
         )
 
+    def identity(self) -> str:
+        import torch
+
+        properties = torch.cuda.get_device_properties(self.device)
+        return f"{properties.name} {properties.total_memory}"
+
     def memory(self) -> tuple[int, int]:
         import torch
 

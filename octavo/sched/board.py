@@ -3,6 +3,7 @@
 from bisect import insort
 from operator import attrgetter
 
+from octavo.base.clock import Clock
 from octavo.base.specs import KVLayout
 from octavo.base.wire import EngineStats
 from octavo.kv.holding import Grant, Match
@@ -32,16 +33,18 @@ class Counters:
 class Board:
     """`running` is sorted by order, so the first one is the last to be preempted: it always advances."""
 
-    def __init__(self, layout: KVLayout, limits: Limits) -> None:
+    def __init__(self, layout: KVLayout, limits: Limits, clock: Clock) -> None:
         self.kv = KVManager(layout, limits.prefix_caching)
         self.rows = RowPool(limits.max_rows)
         self.requests: dict[str, Request] = {}  # all that have not ended
         self.running: list[Request] = []
         self.waiting = WaitingQueue(limits.max_waiting, limits.max_waiting_tokens)
         self.counters = Counters()
+        self._clock = clock
 
     def enter(self, request: Request) -> None:
         """A newcomer joins the waiting."""
+        request.arrived_s = self._clock.now()
         self.requests[request.id] = request
         self.waiting.push(request)
 
@@ -54,7 +57,8 @@ class Board:
         request.state = State.RUNNING
         request.row = self.rows.take()
         request.computed = match.num_tokens
-        if request.cached_tokens < 0:
+        if not request.started:
+            request.queued_s = self._clock.now() - request.arrived_s
             request.cached_tokens = min(match.num_tokens, request.num_prompt)
             if self.kv.prefix_caching and request.may_hit:
                 self.counters.prefix_queries += request.num_prompt
@@ -82,6 +86,15 @@ class Board:
             raise ValueError(f"request {request.id} has ended already")
         request.state = State.DONE
         del self.requests[request.id]
+
+    def overdue(self) -> list[Request]:
+        """Those that have waited longer than they may for their first start."""
+        now = self._clock.now()
+        return [
+            request
+            for request in self.waiting
+            if request.max_wait_s and not request.started and now - request.arrived_s > request.max_wait_s
+        ]
 
     def sweep(self) -> None:
         """Take from `running` those that are done."""

@@ -1,5 +1,6 @@
 """How a request ends, and the last thing that is said about it."""
 
+from octavo.base.errors import UserError
 from octavo.base.wire import TokenOutput
 from octavo.sched.request import Request
 
@@ -11,6 +12,8 @@ def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, i
 
     The order of tests is vLLM's: a stop token wins over the length. Before `min_tokens` no token stops.
     """
+    if not request.sampling.max_tokens:  # only the prompt was asked about
+        return [], "error" if accepted[0] < 0 else "length", None
     known = len(request.tokens)
     for i, token in enumerate(accepted):
         if token < 0:
@@ -19,11 +22,24 @@ def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, i
         if token in request.ends and known >= request.min_known:
             return accepted[: i + 1], "stop", token
         if known >= request.limit:
-            kept = accepted[: i + 1] if request.sampling.max_tokens else []
-            return kept, "length", None
+            return accepted[: i + 1], "length", None
     return accepted, None, None
 
 
 def ended(request: Request, finish: str, error: str | None = None) -> TokenOutput:
     """A last output that brings no token."""
-    return TokenOutput(request.id, [], finish, cached_tokens=max(0, request.cached_tokens), error=error)
+    cached = max(0, request.cached_tokens)
+    return TokenOutput(request.id, [], finish, cached_tokens=cached, error=error, queued_s=request.queued_s)
+
+
+def refused(id: str, error: UserError) -> TokenOutput:
+    """The only output of a request that was not taken."""
+    return TokenOutput(
+        id,
+        [],
+        "error",
+        error=error.message,
+        error_code=error.status,
+        error_param=error.param,
+        error_name=error.code,
+    )

@@ -1,5 +1,6 @@
 """The waiting line: bounded for newcomers, in the order of the policy, with removal from anywhere."""
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from octavo.base.errors import ConfigError, Overloaded, UserError
@@ -19,6 +20,10 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def __iter__(self) -> Iterator[Request]:
+        """All that wait, in no order."""
+        return iter(self._members.values())
 
     @property
     def num_tokens(self) -> int:
@@ -66,3 +71,8 @@ def order_of(limits: Limits, priority: int, arrival: int) -> Order:
     if priority:
         raise UserError("priority needs a server that runs with --scheduling-policy priority", param="priority")
     return 0, arrival
+
+
+def waited_too_long(seconds: float) -> Overloaded:
+    """What a request is told that did not get its turn in time."""
+    return Overloaded(f"the request waited {seconds:g} s and did not get its turn; try again later", retry_after_s=5.0)

@@ -36,6 +36,7 @@ class Request:
     """
 
     __slots__ = (
+        "arrived_s",
         "attention",
         "cached_tokens",
         "computed",
@@ -45,9 +46,11 @@ class Request:
         "id",
         "known",
         "limit",
+        "max_wait_s",
         "min_known",
         "num_prompt",
         "order",
+        "queued_s",
         "row",
         "sampling",
         "scored",
@@ -76,9 +79,17 @@ class Request:
         self.scored = 0  # prompt positions whose log-probabilities were handed out
         self.stepwise = False  # each token must be known before the next is planned
         self.torn = False  # the device's line of tokens is not ours any more: lay it in anew
+        self.arrived_s = 0.0  # monotonic
+        self.max_wait_s = wire.max_wait_s  # 0: no bound
+        self.queued_s = 0.0  # from arrival to the first start
         # Two marks keep the steady decode to one comparison each; they only say when to look closer.
         self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
         self.attention = 0  # update: number of tokens at which the request ends or fills a block
+
+    @property
+    def started(self) -> bool:
+        """Whether it has run, though it may have been preempted since."""
+        return self.cached_tokens >= 0
 
     @property
     def in_flight(self) -> bool:

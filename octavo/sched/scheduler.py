@@ -15,6 +15,7 @@ token is on the way already. If none runs, all blocks are free and the first wai
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
@@ -23,10 +24,10 @@ from octavo.kv.capacity import longest_alone
 from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
-from octavo.sched.finish import ended
+from octavo.sched.finish import ended, refused
 from octavo.sched.gates import Gate, RowPool, standard_gates
 from octavo.sched.limits import Limits
-from octavo.sched.queue import order_of
+from octavo.sched.queue import order_of, waited_too_long
 from octavo.sched.request import Request
 from octavo.sched.update import Update
 
@@ -54,10 +55,11 @@ class Scheduler:
         gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
         salt: Callable[[EngineRequest], str] = given_salt,
         stepwise: Callable[[EngineRequest], bool] = never,
+        clock: Clock = SystemClock(),  # noqa: B008 - it has no state
     ) -> None:
         """`stepwise`: whether a request sits out while a token of it is in flight, since its next step needs it."""
         order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
-        self.board = Board(layout, limits)
+        self.board = Board(layout, limits, clock)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
         self._salt = salt
@@ -102,6 +104,13 @@ class Scheduler:
             if request is not None:
                 request.torn = True
                 request.horizon = 0
+
+    def give_up(self) -> list[TokenOutput]:
+        """End the requests that have waited longer than they may. Costs a look at each that waits."""
+        late = self.board.overdue()
+        for request in late:
+            self.board.end(request)
+        return [refused(request.id, waited_too_long(request.max_wait_s)) for request in late]
 
     def stats(self) -> EngineStats:
         """Gauges now, and counters since the beginning."""

@@ -48,9 +48,9 @@ class Update:
                 self._commit(request)
             else:
                 tokens.append(token)
-            outputs.append(TokenOutput(request.id, accepted, None, None, details, score, request.cached_tokens))
+            outputs.append(_going_on(request, accepted, details, score))
         for request, score in scores.items():
-            outputs.append(TokenOutput(request.id, [], None, None, None, score, request.cached_tokens))
+            outputs.append(_going_on(request, [], None, score))
         self._board.counters.generation_tokens += sum([len(output.tokens) for output in outputs])
         if self._ended:
             self._board.sweep()
@@ -68,7 +68,17 @@ class Update:
         if details is not None:
             details = details[: len(kept)]
         self.outputs.append(
-            TokenOutput(request.id, kept, finish, stop_token, details, score, request.cached_tokens, error)
+            TokenOutput(
+                request.id,
+                kept,
+                finish,
+                stop_token,
+                details,
+                score,
+                request.cached_tokens,
+                error,
+                queued_s=request.queued_s,
+            )
         )
         if finish is not None:
             self._board.end(request)
@@ -83,6 +93,15 @@ class Update:
         if computed // kv.block_size > request.holding.committed:
             kv.commit(request.holding, request.tokens, computed)
         request.set_attention(kv.block_size)
+
+
+def _going_on(
+    request: Request, tokens: list[int], details: list[TokenLogprobs] | None, score: Scores | None
+) -> TokenOutput:
+    """The output of a request that has not ended."""
+    return TokenOutput(
+        request.id, tokens, None, None, details, score, request.cached_tokens, None, 500, None, None, request.queued_s
+    )
 
 
 def _per_sample(result: StepResult) -> Iterable[list[TokenLogprobs] | None]:

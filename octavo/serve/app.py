@@ -22,7 +22,7 @@ from octavo.serve.table import ENDPOINTS
 
 log = logging.getLogger("octavo.serve")
 
-_SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+_SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]+")
 _SECURITY = ((b"x-content-type-options", b"nosniff"),)
 
 
@@ -34,6 +34,7 @@ class App:
         self.service = service
         service.endpoints = endpoints
         serve = service.config.serve
+        self._max_id_chars = serve.limits.max_request_id_chars
         self._guard = Guard(serve.api_key, serve.host, open_docs=serve.public_docs, origins=serve.allowed_origins)
         self._cors = Cors(self._guard.allows) if serve.allowed_origins else None
         self._routes = [(self._route(endpoint), endpoint) for endpoint in endpoints]
@@ -42,7 +43,8 @@ class App:
         if scope["type"] != "http":
             return
         start = time.monotonic()
-        answer = _Answer(send, _request_id(scope), self._cors.headers(scope) if self._cors else ())
+        cors = self._cors.headers(scope) if self._cors else ()
+        answer = _Answer(send, _request_id(scope, self._max_id_chars), cors)
         route, status = "other", 499  # 499: the client left before an answer began
         envelope: Envelope = openai_envelope
         try:
@@ -143,12 +145,12 @@ async def _send_reply(send: Send, reply: Reply, extra: Sequence[Header]) -> None
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _request_id(scope: AsgiScope) -> str:
+def _request_id(scope: AsgiScope, max_chars: int) -> str:
     """The caller's id if it is safe to log and echo, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             given = value.decode("latin-1")
-            if _SAFE_ID.fullmatch(given):
+            if len(given) <= max_chars and _SAFE_ID.fullmatch(given):
                 return str(given)
     return uuid.uuid4().hex
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from octavo.base.config import OctavoConfig
+from octavo.base.config import LimitsConfig, OctavoConfig
 from octavo.base.errors import EngineError, NotFound, Unavailable
 from octavo.base.wire import EngineStats
 from octavo.serve.auth import Scope as Access
@@ -138,13 +138,18 @@ class Call:
     owner: str = ""  # whose stored things it may see
     background: bool = False  # nobody waits for it: it yields to all others
 
+    @property
+    def limits(self) -> LimitsConfig:
+        """What one request may hold."""
+        return self.service.config.serve.limits
+
     async def read(self, schema: Schema[T]) -> tuple[T, dict[str, msgspec.Raw]]:
         """The checked body and the fields it has beyond the schema."""
         body = await self.service.limits.read_body(self.scope, self.receive)
         self.body_bytes = len(body)
         if len(body) <= SMALL_BODY:
-            return schema.decode(body)
-        return await self.service.off_loop(len(body), schema.decode, body)
+            return schema.decode(body, self.limits)
+        return await self.service.off_loop(len(body), schema.decode, body, self.limits)
 
 
 @dataclass(frozen=True)

@@ -4,56 +4,67 @@ Strict means no coercion anywhere: ``"0.5"`` is not a number, ``1.0`` and ``1E+2
 ``NaN`` and ``Infinity`` are not JSON, ``1e400`` is out of range. Of a repeated key the last one counts.
 """
 
-import re
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from octavo.base.config import LimitsConfig
 from octavo.base.errors import UserError
 
-MAX_DEPTH = 64
 MAX_CONTAINERS = 65_536
 MAX_STRINGS = 131_072  # keys included
+MAX_VALUES = 1 << 20  # token ids of a prompt, mostly
 MAX_TOP_KEYS = 256
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 T = TypeVar("T", bound=Struct)
 
 
-def check_shape(body: bytes) -> None:
-    """UserError when the body nests deeper or holds more values than any honest request.
+def check_shape(body: bytes, limits: LimitsConfig) -> None:
+    """UserError when the body nests deeper or holds more keys and values than any honest request.
 
     Runs before the decoder does, without recursion and at the speed of bytes methods: the decoder would make a Python
     object of each value while all other requests wait.
     """
     brackets = body.count(b"[") + body.count(b"{")
-    if brackets <= MAX_DEPTH and body.count(b'"') <= MAX_STRINGS:
+    quotes = body.count(b'"')
+    few = quotes <= min(MAX_STRINGS, 2 * limits.max_json_keys) and body.count(b",") < MAX_VALUES
+    if brackets <= limits.max_json_depth and few:
         return
-    rest, strings = _STRING.subn(b"", body)
-    if strings > MAX_STRINGS:
-        raise UserError(f"The body holds more than {MAX_STRINGS} strings.", code="invalid_json")
-    if brackets <= MAX_DEPTH:
+    rest = _outside_strings(body)
+    if rest.count(b",") >= MAX_VALUES:
+        raise UserError(f"The body holds more than {MAX_VALUES} values.", code="invalid_json")
+    if rest.count(b":") > limits.max_json_keys:
+        raise UserError(f"The body holds more than {limits.max_json_keys} keys.", code="invalid_json")
+    if brackets <= limits.max_json_depth:
         return
     rest = rest.translate(None, _NOT_BRACKETS)
     if len(rest) > 2 * MAX_CONTAINERS:
         raise UserError(f"The body holds more than {MAX_CONTAINERS} lists and objects.", code="invalid_json")
-    _check_depth(rest)
+    _check_depth(rest, limits.max_json_depth)
 
 
-def _check_depth(brackets: bytes) -> None:
+def _outside_strings(body: bytes) -> bytes:
+    """What stands between the strings. Of a run of backslashes pairs are escaped ones; one that is left escapes."""
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+    if unescaped.count(b'"') > 2 * MAX_STRINGS:
+        raise UserError(f"The body holds more than {MAX_STRINGS} strings.", code="invalid_json")
+    return b"".join(unescaped.split(b'"')[::2])
+
+
+def _check_depth(brackets: bytes, max_depth: int) -> None:
     """Each pass removes the innermost empty pairs, so well-formed JSON of depth d is gone after d passes."""
     rest = brackets
-    for _ in range(MAX_DEPTH):
+    for _ in range(max_depth):
         shorter = rest.replace(b"[]", b"").replace(b"{}", b"")
         if not shorter:
             return
         if len(shorter) == len(rest):
             break
         rest = shorter
-    raise UserError(f"The body is not valid JSON, or nests deeper than {MAX_DEPTH}.", code="invalid_json")
+    raise UserError(f"The body is not valid JSON, or nests deeper than {max_depth}.", code="invalid_json")
 
 
 class Schema(Generic[T]):
@@ -65,9 +76,9 @@ class Schema(Generic[T]):
         self._top = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._known = frozenset(struct.__struct_encode_fields__) | silent
 
-    def decode(self, body: bytes) -> tuple[T, dict[str, msgspec.Raw]]:
+    def decode(self, body: bytes, limits: LimitsConfig = LimitsConfig()) -> tuple[T, dict[str, msgspec.Raw]]:  # noqa: B008 - frozen
         """The struct, and the fields it does not know as raw JSON."""
-        check_shape(body)
+        check_shape(body, limits)
         try:
             top = self._top.decode(body)
             if len(top) > MAX_TOP_KEYS:

@@ -100,12 +100,14 @@ def failure(exc: BaseException) -> Failure:
     return Failure(500, ErrorDetail(INTERNAL_TEXT, "internal_error", None, "internal_error"))
 
 
-def from_status(status: int, message: str, param: str | None = None) -> OctavoError:
-    """The exception for an error the engine reports by status and catalogue text."""
+def from_status(status: int, message: str, param: str | None = None, code: str | None = None) -> OctavoError:
+    """The exception for an error the engine reports by status, catalogue text, field and short word."""
     kind = _STATUS_KINDS.get(status)
-    if kind is not None:
-        return kind(message)
-    return UserError(message, param=param) if 400 <= status < 500 else OctavoError(message)
+    if kind is None and not 400 <= status < 500:
+        return OctavoError(message)
+    error = (kind or UserError)(message)
+    error.param, error.code = param, code or error.code
+    return error
 
 
 def invalid_json(exc: msgspec.DecodeError) -> UserError:

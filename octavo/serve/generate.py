@@ -139,12 +139,12 @@ class Generation:
     async def _take(self, index: int, output: TokenOutput) -> Piece:
         if output.finish == "error":
             message = output.error or "The engine could not finish this request."
-            raise from_status(output.error_code, message, output.error_param)
+            raise from_status(output.error_code, message, output.error_param, output.error_name)
         if output.finish == "abort":
             raise Unavailable("The server ended this request.")
         now, timer = time.monotonic(), self._timers[index]
         if output.tokens:
-            timer.tokens(len(output.tokens), output.cached_tokens, now)
+            timer.tokens(len(output.tokens), output.cached_tokens, output.queued_s, now)
         request, collector = self._sequences[index]
         if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
             delta = await asyncio.to_thread(collector.feed, output)  # names a token for each rank of each position

@@ -10,13 +10,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from octavo.base.config import LimitsConfig
 from octavo.base.errors import UserError
 from octavo.serve.errors import failure
 
-MAX_URL_BYTES = 8 << 10
-MAX_HEAD_BYTES = 32 << 10
-MAX_HEADERS = 100
-HEAD_SECONDS = 10.0
 CONNECTION = "octavo.connection"  # key in scope["extensions"]: `abort()` without flushing, and `paused()`
 
 
@@ -34,6 +31,8 @@ _MALFORMED = (400, "This is not a valid HTTP request.", "bad_request")
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection. A head that is too big or too slow is answered and closed before any handler runs."""
+
+    bounds = LimitsConfig()
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._in_head and self._head_bytes > self.bounds.max_header_bytes and not self.transport.is_closing():
             self._refuse(*_TOO_BIG_HEAD)
 
     def on_message_begin(self) -> None:
@@ -70,20 +69,20 @@ class BoundedHttp(HttpToolsProtocol):
         self._arm()
 
     def on_url(self, url: bytes) -> None:
-        if len(self.url) + len(url) > MAX_URL_BYTES:
+        if len(self.url) + len(url) > self.bounds.max_url_bytes:
             self._raise(_TOO_LONG_URL)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        if len(self.headers) > MAX_HEADERS or len(name) + len(value) > MAX_HEAD_BYTES:
+        if len(self.headers) > self.bounds.max_headers or len(name) + len(value) > self.bounds.max_header_bytes:
             self._raise(_TOO_BIG_HEAD)
 
     def on_headers_complete(self) -> None:
         self._disarm()
         self._in_head = False
         self._head_bytes = 0
-        if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+        if sum(len(name) + len(value) for name, value in self.headers) > self.bounds.max_header_bytes:
             self._raise(_TOO_BIG_HEAD)
         super().on_headers_complete()
 
@@ -110,7 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _arm(self) -> None:
         self._disarm()
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._head_timeout)
+        self._timer = self.loop.call_later(self.bounds.header_timeout, self._head_timeout)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -124,3 +123,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(*_SLOW_HEAD)
         else:
             self.transport.close()
+
+
+def bounded_by(bounds: LimitsConfig) -> type[BoundedHttp]:
+    """The protocol with these limits; uvicorn makes one object a connection from the class it is given."""
+    return type("BoundedHttp", (BoundedHttp,), {"bounds": bounds})

@@ -7,24 +7,25 @@ from contextlib import contextmanager
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from octavo.base.config import ServeConfig
 from octavo.base.errors import Overloaded, TooLarge, UserError
 from octavo.serve.errors import TooSlow, WrongType
 
-BODY_GAP_S = 10.0  # longest silence inside a body
-BODY_GRACE_S = 10.0  # a body may take this long, plus its size at BODY_MIN_RATE
-BODY_MIN_RATE = 1024  # bytes a second
+BODY_GRACE_S = 10.0  # a body may take this long, plus its size at the least rate
 SMALL_BODY = 64 << 10  # up to here a body counts nothing against the budget
-SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long is dropped
 
 
 class Limits:
     """Counts of the whole server, checked before memory or engine time is spent."""
 
-    def __init__(self, max_body_bytes: int, max_open: int, body_budget: int = 0) -> None:
-        self.max_body_bytes = max_body_bytes
+    def __init__(self, serve: ServeConfig, max_open: int) -> None:
+        """`max_open`: sequences that may run or wait at once."""
+        self.max_body_bytes = serve.max_body_bytes
         self.max_open = max_open
         self.open = 0
-        self._body_budget = body_budget or max(256 << 20, 4 * max_body_bytes)
+        self._gap_s = serve.limits.body_gap_timeout
+        self._min_rate = serve.limits.min_body_rate
+        self._body_budget = max(256 << 20, 4 * serve.max_body_bytes)
         self._body_bytes = 0
 
     def check_room(self) -> None:
@@ -65,7 +66,7 @@ class Limits:
         size, charged = 0, 0
         parts: list[bytes] = []
         try:
-            async for part in body_parts(receive, self.max_body_bytes):
+            async for part in self.body_parts(receive, self.max_body_bytes):
                 size += len(part)
                 if size > SMALL_BODY:
                     self._charge(size - charged)
@@ -75,20 +76,19 @@ class Limits:
         finally:
             self._body_bytes -= charged
 
-
-async def body_parts(receive: Receive, max_bytes: int) -> AsyncIterator[bytes]:
-    """A body as it comes. TooLarge, or TooSlow by total time or by silence."""
-    loop = asyncio.get_running_loop()
-    start, size, more = loop.time(), 0, True
-    while more:
-        left = min(BODY_GAP_S, start + BODY_GRACE_S + size / BODY_MIN_RATE - loop.time())
-        message = await _receive(receive, left)
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > max_bytes:
-            raise too_large(max_bytes)
-        more = message.get("more_body", False)
-        yield part
+    async def body_parts(self, receive: Receive, max_bytes: int) -> AsyncIterator[bytes]:
+        """A body as it comes. TooLarge, or TooSlow by total time or by silence."""
+        loop = asyncio.get_running_loop()
+        start, size, more = loop.time(), 0, True
+        while more:
+            left = min(self._gap_s, start + BODY_GRACE_S + size / self._min_rate - loop.time())
+            message = await _receive(receive, left)
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > max_bytes:
+                raise too_large(max_bytes)
+            more = message.get("more_body", False)
+            yield part
 
 
 def too_large(max_bytes: int) -> TooLarge:

@@ -34,7 +34,7 @@ def run(config: OctavoConfig, launcher: Launcher | None = None) -> int:
     Raises ConfigError for an address that cannot be used and for bad keys, before anything is loaded.
     """
     logs.set_up(config.serve.log_level, config.serve.log_format)
-    service = Service(config, Limits(config.serve.max_body_bytes, config.engine.scheduler.max_waiting + MAX_RUNNING))
+    service = Service(config, Limits(config.serve, config.engine.scheduler.max_waiting + MAX_RUNNING))
     app = App(service)
     raise_file_limit()
     sock = bind(config.serve.host, config.serve.port)

@@ -29,6 +29,7 @@ class Metrics:
         self.cached_tokens = self._counter(model, "prompt_tokens_cached", "Those found in the prefix cache.")
         self.generation_tokens = self._counter(model, "generation_tokens", "Tokens generated.")
         self.ttft = self._histogram(model, "time_to_first_token_seconds", "Arrival to first token.", _TTFT)
+        self.queued = self._histogram(model, "request_queue_time_seconds", "Waiting for the first step.", _E2E)
         self.itl = self._histogram(model, "inter_token_latency_seconds", "Time between two tokens.", _ITL)
         self.e2e = self._histogram(model, "e2e_request_latency_seconds", "Arrival to last token.", _E2E)
         self.request_prompt = self._histogram(model, "request_prompt_tokens", "Prompt tokens a request.", _TOKENS)
@@ -85,8 +86,8 @@ class Timer:
         self._tokens = 0
         self._done = False
 
-    def tokens(self, count: int, cached: int, now: float) -> None:
-        """`count` tokens arrived at `now` (monotonic seconds)."""
+    def tokens(self, count: int, cached: int, queued_s: float, now: float) -> None:
+        """`count` tokens arrived at `now` (monotonic seconds); `queued_s`: what the sequence waited in the engine."""
         metrics = self._metrics
         if self._tokens:
             gap = (now - self._last) / count
@@ -94,6 +95,7 @@ class Timer:
                 metrics.itl.observe(gap)
         else:
             metrics.ttft.observe(now - self._arrival)
+            metrics.queued.observe(queued_s)
             metrics.prompt_tokens.inc(self._prompt)
             metrics.cached_tokens.inc(cached)
         metrics.generation_tokens.inc(count)

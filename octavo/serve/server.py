@@ -16,7 +16,7 @@ from types import FrameType
 import uvicorn
 
 from octavo.serve.app import App
-from octavo.serve.http11 import BoundedHttp
+from octavo.serve.http11 import bounded_by
 
 log = logging.getLogger("octavo.serve")
 
@@ -33,7 +33,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedHttp,
+                http=bounded_by(app.service.config.serve.limits),
                 ws="none",
                 lifespan="off",
                 log_config=None,

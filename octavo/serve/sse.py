@@ -10,7 +10,6 @@ from starlette.types import Scope, Send
 
 from octavo.serve.errors import Failure
 from octavo.serve.http11 import CONNECTION
-from octavo.serve.limits import SEND_TIMEOUT_S
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE_S = 15.0  # proxies cut a connection on which nothing has come for a while, the shortest after 20 or 30 s
@@ -35,9 +34,10 @@ def named_event(name: str, payload: bytes) -> bytes:
 class EventStream:
     """An answer in events. `start`, any number of `write`, then `finish` or `fail`."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, send_timeout_s: float) -> None:
         self._send = send
         self._connection = scope.get("extensions", {}).get(CONNECTION)
+        self._timeout_s = send_timeout_s
         self.started = False
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
@@ -48,14 +48,14 @@ class EventStream:
         await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *extra]})
 
     async def write(self, events: bytes) -> None:
-        """Sends whole events. A client that reads nothing for a minute is cut off: ClientDisconnect."""
+        """Sends whole events. A client that reads nothing for too long is cut off: ClientDisconnect."""
         message = {"type": "http.response.body", "body": events, "more_body": True}
         self._last = self._loop.time()
         if not self.paused:
             await self._send(message)
             return
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
         except TimeoutError:
             self._connection["abort"]()

@@ -3,20 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
-from octavo.base.config import ModelConfig, OctavoConfig, ServeConfig
-from octavo.base.errors import ConfigError
-from octavo.base.wire import Vocabulary
+from octavo.base.config import OctavoConfig
 from octavo.engine.client import EngineClient
 from octavo.serve.calls import Backend
-from octavo.text.chat import MAX_SOURCE_CHARS, ChatTemplate, load_chat
-from octavo.text.defaults import Defaults, read_defaults
-from octavo.text.parse.speech import Speech
-from octavo.text.request import Limits, TextProcessor
-from octavo.text.structured import vocabulary_of
-from octavo.text.tokenizer import Tokenizer, load_tokenizer
+from octavo.text.load import TextSide, load_text
+from octavo.text.request import Limits
 from octavo.weights.facts import ModelFiles, read_model
 
 T = TypeVar("T")
@@ -28,7 +21,7 @@ async def launch(config: OctavoConfig) -> Backend:
     Files first, since a download must not run twice; then tokenizer and weights side by side.
     """
     files = await in_thread(lambda: read_model(config.engine.model))
-    text = asyncio.create_task(in_thread(lambda: _text(config.engine.model, config.serve, files)))
+    text = asyncio.create_task(in_thread(lambda: _load(config, files)))
     try:
         serve = config.serve
         engine = await EngineClient.launch(config.engine, log_level=serve.log_level, log_format=serve.log_format)
@@ -36,38 +29,21 @@ async def launch(config: OctavoConfig) -> Backend:
         text.cancel()
         raise
     try:
-        tokenizer, template, defaults, speech, vocabulary = await text
-        if vocabulary is not None:
-            engine.provide(vocabulary)
+        side = await text
+        if side.vocabulary is not None:
+            engine.provide(side.vocabulary)
     except BaseException:
         await engine.close()
         raise
-    limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size)
-    seed = config.engine.model.seed
-    return Backend(engine, TextProcessor(tokenizer, template, limits, defaults, seed=seed, speech=speech))
+    limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size, config.serve.limits.queue_timeout)
+    return Backend(engine, side.processor(limits))
 
 
-def _text(
-    config: ModelConfig, serve: ServeConfig, files: ModelFiles
-) -> tuple[Tokenizer, ChatTemplate | None, Defaults, Speech, Vocabulary | None]:
-    tokenizer = load_tokenizer(files)
-    templates = tokenizer.templates
-    if config.chat_template is not None:
-        templates = {"default": _read_template(config.chat_template)}
-    template = load_chat(templates, tokenizer.special_texts, tokenizer.special)
-    defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
-    source = "\n".join(templates.values())
-    speech = Speech(tokenizer, source, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser)
-    return tokenizer, template, defaults, speech, vocabulary_of(tokenizer)
-
-
-def _read_template(path: str) -> str:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            return file.read(MAX_SOURCE_CHARS + 1)
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else "is not UTF-8 text"
-        raise ConfigError(f"--chat-template {path}: {reason.lower()}") from None
+def _load(config: OctavoConfig, files: ModelFiles) -> TextSide:
+    serve = config.serve
+    return load_text(
+        files, config.engine.model, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser
+    )
 
 
 async def in_thread(call: Callable[[], T]) -> T:

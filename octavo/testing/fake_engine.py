@@ -64,6 +64,8 @@ class FakeEngine:
         self.step_tokens = 1
         self.fail_after: int | None = None
         self.fail_code = 500
+        self.fail_param: str | None = None
+        self.fail_name: str | None = None
         self.dead = False
         self.full = False
         self.cached_tokens = 0
@@ -116,7 +118,15 @@ class FakeEngine:
             self.check()
             if self.fail_after is not None and made >= self.fail_after:
                 text = "The engine failed to compute a step."
-                yield TokenOutput(request.id, [], finish="error", error=text, error_code=self.fail_code)
+                yield TokenOutput(
+                    request.id,
+                    [],
+                    finish="error",
+                    error=text,
+                    error_code=self.fail_code,
+                    error_param=self.fail_param,
+                    error_name=self.fail_name,
+                )
                 return
             tokens: list[int] = []
             finish = stop_token = None

@@ -15,7 +15,7 @@ from octavo.text.budget import Budget, LimitReached, spending
 from octavo.text.growth import check_json, check_width
 from octavo.text.messages import TemplateTraits, normalize
 from octavo.text.sandbox import BoundedSandbox
-from octavo.text.special import Rendered, Shield, SpecialText
+from octavo.text.special import Bounds, Rendered, Shield, SpecialText
 
 MAX_SOURCE_CHARS = 1 << 20
 MAX_RENDERED_CHARS = 1 << 24
@@ -70,9 +70,13 @@ class ChatTemplate:
         *,
         continue_final_message: bool = False,
         documents: Sequence[Mapping[str, Any]] | None = None,
+        bounds: Bounds | None = None,
         **kwargs: Any,
     ) -> Rendered:
-        """The prompt. Any fault of messages or template is a UserError that names it."""
+        """The prompt. Any fault of messages or template is a UserError that names it.
+
+        Raises Crowded when what goes in cannot fit the `bounds`.
+        """
         if continue_final_message and add_generation_prompt:
             raise UserError(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
@@ -86,7 +90,7 @@ class ChatTemplate:
         given: dict[str, Any] = {"messages": prepared, "tools": list(tools) if tools else None, "documents": documents}
         strings: tuple[str, ...] = ()
         if self._special is not None:
-            shield = Shield(self._special)
+            shield = Shield(self._special, bounds)
             try:
                 given = shield.hide(given)
                 variables.update(shield.hide({name: variables[name] for name in kwargs if name in variables}))

@@ -127,8 +127,8 @@ class GgufVocabulary:
         values = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(values, Sequence) or isinstance(values, str):
             raise self.error(f"{name} should be a list")
-        accepted = (int, float) if kind is float else kind
-        if not all(isinstance(entry, accepted) for entry in values):
+        accepted = {int, float} if kind is float else {kind}
+        if not accepted.issuperset(map(type, values)):
             raise self.error(f"{name} should hold entries of type {kind.__name__}")
         return list(values)
 
@@ -212,12 +212,10 @@ def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     for piece in sorted(usable, key=usable.__getitem__, reverse=True):
         if len(piece) > _MAX_PIECE:
             continue
-        for cut in range(len(piece) - 1, 0, -1):
-            left = piece[:cut]
-            if left in usable:
-                right = piece[cut:]
-                if right in usable:
-                    merges.append((left, right))
+        cuts = range(len(piece) - 1, 0, -1)
+        merges += [
+            (left, right) for cut in cuts if (left := piece[:cut]) in usable and (right := piece[cut:]) in usable
+        ]
     return merges
 
 

@@ -22,14 +22,14 @@ from octavo.text.defaults import Defaults
 from octavo.text.fanout import mix, sibling_id, sibling_seed
 from octavo.text.parse.speech import NO_DIALECT, Speech, Voice, Wish
 from octavo.text.sampling import check_ids, resolve_sampling
-from octavo.text.special import Rendered
+from octavo.text.special import Bounds, Crowded, Rendered
 from octavo.text.structured import given_spec
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
 MAX_SALT_CHARS = 256
 _TAIL_CHARS = 256  # of a prompt: enough to see whether it ends inside thoughts
-_PROBE_CHARS = 1 << 18  # a longer text is counted piece by piece first, so that a hopeless one costs little
+_PROBE_CHARS = 1 << 16  # a longer text is counted piece by piece first, so that a hopeless one costs little
 
 
 class Limits(Struct, frozen=True):
@@ -37,6 +37,7 @@ class Limits(Struct, frozen=True):
 
     max_model_len: int
     vocab_size: int
+    max_wait_s: float = 0.0  # how long a request may wait for its first step; 0: as long as it takes
 
 
 class Prepared(Struct, frozen=True):
@@ -71,7 +72,6 @@ class TextProcessor:
         self._vocab_size = min(tokenizer.vocab_size, limits.vocab_size)
         self._seed = seed
         self._counter = count(1)
-        _ = tokenizer.longest_token  # worked out now and not in the first request
 
     def completion(
         self,
@@ -126,6 +126,7 @@ class TextProcessor:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             template_args=template_args,
+            bounded=params.truncate_prompt_tokens is None,
         )
         tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
         tokens = self._truncated(tokens, params)
@@ -153,17 +154,26 @@ class TextProcessor:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_args: Mapping[str, Any] | None = None,
+        bounded: bool = True,
     ) -> Rendered:
-        """The prompt that a chat becomes. Raises UserError, also when the model has no template."""
+        """The prompt that a chat becomes; `bounded` refuses one that cannot fit early.
+
+        Raises UserError, also when the model has no template.
+        """
         if self.template is None:
             raise UserError(NO_TEMPLATE, param="messages", code="no_chat_template")
-        return self.template.render(
-            messages,
-            tools,
-            add_generation_prompt,
-            continue_final_message=continue_final_message,
-            **{name: value for name, value in (template_args or {}).items() if name not in _RENDER_ARGS},
-        )
+        limit = self.limits.max_model_len
+        try:
+            return self.template.render(
+                messages,
+                tools,
+                add_generation_prompt,
+                continue_final_message=continue_final_message,
+                bounds=Bounds(limit * self.tokenizer.longest_token, limit) if bounded else None,
+                **{name: value for name, value in (template_args or {}).items() if name not in _RENDER_ARGS},
+            )
+        except Crowded as crowded:
+            raise _too_long(limit, f"at least {crowded.seen}", "messages") from None
 
     def tokenize(
         self, text: str | Rendered, *, add_special: bool = True, bounded: bool = True, param: str = "prompt"
@@ -243,7 +253,9 @@ class TextProcessor:
         if prompt_only and not echo and params.prompt_logprobs is None:
             raise UserError("max_tokens must be at least 1, but for echo or prompt_logprobs", param="max_tokens")
         room = self._room(len(tokens), params, param)
-        wanted = params.replace(max_tokens=1, min_tokens=0) if prompt_only else params
+        # The engine must yield a token to have seen the whole prompt; nobody sees that one, so nothing can end on it.
+        nothing = {"max_tokens": 1, "min_tokens": 0, "ignore_eos": True, "stop_token_ids": None}
+        wanted = params.replace(**nothing) if prompt_only else params
         if params.max_tokens is None and self.defaults.max_tokens is not None:
             room = min(room, self.defaults.max_tokens)
         base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
@@ -256,7 +268,9 @@ class TextProcessor:
         for index in range(params.n):
             name = sibling_id(request_id, index, params.n)
             sampling = replace(first, seed=sibling_seed(base, index))
-            requests.append(EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, riders))
+            requests.append(
+                EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, self.limits.max_wait_s, riders)
+            )
             collectors.append(
                 Collector(
                     self.tokenizer,
@@ -298,7 +312,7 @@ class TextProcessor:
         return room
 
 
-_RENDER_ARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
+_RENDER_ARGS = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "bounds", "self"})
 
 
 def _check_envelope(request_id: str, priority: int, cache_salt: str) -> None:

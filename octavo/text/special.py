@@ -10,9 +10,10 @@ nothing follows text that ends in the beginning of a control string, so that non
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -21,6 +22,7 @@ OPEN, CLOSE = "\ufdd0", "\ufdd1"
 _FIRST = 0xF0000
 _REST = 0  # what a finder calls the text between special strings
 _MAX_HEADS = 64
+_WINDOW = 1 << 15  # characters looked at in one go: no call of the library holds up other threads for long
 _MAX_SPECIAL = 0x1FFFD
 _PLACEHOLDER = re.compile(f"{OPEN}(.){CLOSE}", re.DOTALL)
 
@@ -45,12 +47,29 @@ class Rendered:
         return _PLACEHOLDER.sub(fill, text)
 
 
-class Shield:
-    """Replaces control strings by placeholders, for one rendering."""
+class Crowded(Exception):
+    """A prompt that cannot fit, seen before it is rendered. `seen`: tokens that it is sure to have, at least."""
 
-    def __init__(self, special: "SpecialText") -> None:
+    def __init__(self, seen: int) -> None:
+        super().__init__(seen)
+        self.seen = seen
+
+
+class Bounds(NamedTuple):
+    """What a prompt that fits can hold: characters, and control strings, each of which is a token at least."""
+
+    chars: int
+    strings: int
+
+
+class Shield:
+    """Replaces control strings by placeholders, for one rendering. Raises Crowded as soon as `bounds` are passed."""
+
+    def __init__(self, special: "SpecialText", bounds: Bounds | None = None) -> None:
         self._special = special
         self._strings: dict[str, str] = {}
+        self._bounds = bounds
+        self._chars = self._found = 0
 
     @property
     def strings(self) -> tuple[str, ...]:
@@ -63,19 +82,30 @@ class Shield:
         if isinstance(value, list | tuple):
             return [self.hide(entry) for entry in value]
         if isinstance(value, dict):
-            return {self.hide(key): self.hide(entry) for key, entry in value.items()}
+            return {self._key(key): self.hide(entry) for key, entry in value.items()}
         return value
 
     def _hide_text(self, text: str) -> str:
-        spans = self._special.find(text)
+        self._chars += len(text)
+        if self._bounds is not None and self._chars > self._bounds.chars:
+            raise Crowded(self._bounds.strings + 1)
+        return self._replace(text)
+
+    def _key(self, key: Any) -> Any:
+        return self._replace(key) if isinstance(key, str) else key
+
+    def _replace(self, text: str) -> str:
         pieces, end = [], 0
-        for start, stop in spans:
+        for start, stop in self._special.find(text):
             pieces += [text[end:start], self._placeholder(text[start:stop])]
             end = stop
+            self._found += 1
+            if self._bounds is not None and self._found > self._bounds.strings:
+                raise Crowded(self._found)
         rest = text[end:]
         if self._special.may_continue(rest):
             pieces += [rest, self._placeholder("")]
-        elif not spans:
+        elif not pieces:
             return text
         else:
             pieces.append(rest)
@@ -95,14 +125,13 @@ class SpecialText:
         self._ids = special_ids
         added = backend.get_added_tokens_decoder()
         self._entries = {token: entry for token, entry in sorted(added.items()) if entry.special and entry.content}
-        self._longest = max((len(entry.content) for entry in self._entries.values()), default=0)
+        self._longest = max((len(entry.content) for entry in self._entries.values()), default=1)
+        self._whole_only = any(entry.single_word for entry in self._entries.values())
 
-    def find(self, text: str) -> list[tuple[int, int]]:
+    def find(self, text: str) -> Iterator[tuple[int, int]]:
         """Spans of special strings and of the placeholder's own opening character, left to right."""
-        if not any(head in text for head in self._heads):
-            return []
-        found = self._strict.encode(text, add_special_tokens=False)
-        return [span for span, number in zip(found.offsets, found.ids) if number != _REST]
+        for start, stop, _ in self._scan(self._strict, text, self._heads):
+            yield start, stop
 
     def may_continue(self, text: str) -> bool:
         """Whether `text` ends in the beginning of a special string."""
@@ -110,17 +139,44 @@ class SpecialText:
 
     def encode(self, rendered: Rendered) -> list[int]:
         """Ids of a rendered prompt: real control tokens by id, all else as plain text."""
-        found = self._finder.encode(rendered.text, add_special_tokens=False)
         ids: list[int] = []
         end = 0
-        for (start, stop), number in zip(found.offsets, found.ids):
-            if number == _REST:
-                continue
+        for start, stop, number in self._scan(self._finder, rendered.text):
             self._encode_plain(rendered.restore(rendered.text[end:start]), ids)
             ids.append(self._finder_ids[number])
             end = stop
         self._encode_plain(rendered.restore(rendered.text[end:]), ids)
         return ids
+
+    def _scan(self, finder: Backend, text: str, heads: Sequence[str] = ()) -> Iterator[tuple[int, int, int]]:
+        """(start, stop, number) of each added token of `finder` in `text`, a window at a time.
+
+        `heads`: one of these strings begins each token, and none swallows spaces; a window without them holds none.
+        """
+        begin, width = 0, len(text) if self._whole_only else _WINDOW
+        while begin < len(text):
+            end = min(len(text), begin + width)
+            last = end == len(text)
+            # What begins before the cut lies wholly inside; a run of spaces before a token may belong to it.
+            cut = end if last else end - self._longest
+            if not last and not heads:
+                cut = _before_spaces(text, begin, cut)
+            window = text[begin:end]
+            found = []
+            if not heads or any(head in window for head in heads):
+                # The batch call alone lets other threads run.
+                result = finder.encode_batch([window], add_special_tokens=False)[0]
+                found = [
+                    (begin + start, begin + stop, number)
+                    for (start, stop), number in zip(result.offsets, result.ids)
+                    if number != _REST and begin + start < cut
+                ]
+            reached = max(cut, found[-1][1]) if found else cut
+            if not last and (reached >= end or cut <= begin):  # spaces that a token swallows go on: look further
+                width *= 2
+                continue
+            yield from found
+            begin, width = reached, _WINDOW
 
     def _encode_plain(self, text: str, ids: list[int]) -> None:
         if not text:
@@ -185,6 +241,11 @@ class SpecialText:
         twin = _twin(self._backend)
         twin.pre_tokenizer = pre_tokenizers.Metaspace(scheme.replacement, "never", scheme.split)
         return twin
+
+
+def _before_spaces(text: str, begin: int, position: int) -> int:
+    """`position`, or the beginning of the run of spaces that it stands in or behind, down to `begin`."""
+    return begin + len(text[begin:position].rstrip())
 
 
 def _empty_backend() -> Backend:

@@ -14,6 +14,7 @@ from octavo.base.config import LoadFormat, ModelConfig
 from octavo.base.errors import ConfigError
 from octavo.models.arch import Architecture
 from octavo.weights import folder as folders
+from octavo.weights.demo_models import find_demo_model
 from octavo.weights.folder import Format
 from octavo.weights.gguf import GgufFile
 from octavo.weights.gguf_config import gguf_config, gguf_generation_config
@@ -56,6 +57,22 @@ def read_model(config: ModelConfig) -> ModelFiles:
             raise ConfigError(f"chat template {config.chat_template!r} is not a file")
         files = replace(files, chat_template=read_text(template))
     return files
+
+
+def read_configs(config: ModelConfig) -> ModelFiles:
+    """As `read_model`, but no weights are brought or needed: a folder may lack them, of a hub repository only the
+    small files come. A .gguf file on the hub, which is all in one, is fetched whole."""
+    if config.load_format == "auto" and not _has_weights(config):
+        config = msgspec.structs.replace(config, load_format="dummy")
+    return read_model(config)
+
+
+def _has_weights(config: ModelConfig) -> bool:
+    """Whether the weights lie here already, or must be fetched to know anything."""
+    path = Path(config.model).expanduser()
+    if path.is_dir():
+        return any(path.glob("*.safetensors")) or any(path.glob("*.gguf"))
+    return path.exists() or find_demo_model(config.model) is not None or ":" in config.model
 
 
 def _from_folder(folder: Path, load_format: LoadFormat) -> ModelFiles:

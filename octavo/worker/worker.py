@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from octavo import __version__
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError, EngineError
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVLayout, group_layers
+from octavo.base.specs import KVGroup, KVLayout, group_layers
 from octavo.platform.registry import select
+from octavo.worker import remembered
 from octavo.worker.assemble import build_runner
-from octavo.worker.capacity import on_device, on_host
+from octavo.worker.capacity import Need, measure, on_device, on_host
 from octavo.worker.head.generate import Model
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
@@ -66,10 +68,20 @@ class Worker:
         self._model = model
 
     def kv_capacity(self) -> int:
-        """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what it needs."""
+        """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what
+        it needs, once for a model, its settings and the device; later starts remember."""
         groups = group_layers(self._arch.kv_specs())
         if not self._platform.counts_memory:
             return on_host(self._platform, self._resolved, groups, self._dtype.itemsize)
+        key = remembered.key_of(__version__, torch.__version__, self._platform.identity(), self._arch, self._resolved)
+        need = remembered.recall(key)
+        measured = need is None
+        if need is None:
+            need = self._measure(groups)
+            remembered.remember(key, need)
+        return on_device(self._platform, self._config.cache, need, libraries_loaded=measured)
+
+    def _measure(self, groups: tuple[KVGroup, ...]) -> Need:
         probe = KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._dtype.itemsize)
         plan = largest_plan(
             probe,
@@ -78,7 +90,7 @@ class Worker:
             self._resolved.max_model_len,
         )
         with _fitting("the largest step", "lower max_num_batched_tokens, max_num_seqs or max_model_len"):
-            return on_device(self._platform, self._config.cache, lambda: _run(self._build(probe), plan))
+            return measure(self._platform, lambda: _run(self._build(probe), plan))
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""

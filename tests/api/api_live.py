@@ -65,7 +65,7 @@ class Live:
     """A server in a thread. Use as a context manager."""
 
     def __init__(self, conf: OctavoConfig, back: Backend | None, max_open: int = 2048) -> None:
-        self.service = Service(conf, Limits(conf.serve.max_body_bytes, max_open))
+        self.service = Service(conf, Limits(conf.serve, max_open))
         self.app = App(self.service)
         self.engine: Any = back.engine if back else None
         self.tokenizer: Any = back.text.tokenizer if back else None
@@ -109,7 +109,7 @@ class Live:
         self.engine.__dict__.update(fresh.__dict__)
         self.engine.next_token = self.engine._pseudo_random
 
-    def quiet(self, seconds: float = 3.0) -> bool:
+    def quiet(self, seconds: float = 30.0) -> bool:
         """Whether all sequences end and all room is given back within the time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -1,16 +1,20 @@
-"""`octavo serve` in a process of its own with a fake engine: ``fake_main.py PORT [slow|broken|dies] [shutdown_s]``."""
+"""`octavo serve` with a fake engine: ``fake_main.py PORT [slow|broken|dies|engine] [shutdown_s]``."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+HERE = Path(__file__).parent
+ENGINE_FAKES = HERE.parent / "unit" / "engine"
+sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(ENGINE_FAKES)]
 
 from api_live import backend, config  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
-from octavo.base.config import OctavoConfig  # noqa: E402
+from octavo.base.config import EngineConfig, OctavoConfig  # noqa: E402
 from octavo.base.errors import ConfigError  # noqa: E402
+from octavo.engine.assemble import Engine  # noqa: E402
 from octavo.serve.calls import Backend  # noqa: E402
 from octavo.serve.main import run  # noqa: E402
 
@@ -22,6 +26,8 @@ def main(port: str, mode: str = "", shutdown_s: str = "5") -> int:
         if mode == "broken":
             await asyncio.sleep(0.1)
             raise ConfigError("unknown architecture 'Nonsense'; did you mean LlamaForCausalLM?")
+        if mode == "engine":
+            return await with_engine_process()
         back = backend(1 << 20)
         back.engine.delay_s = 0.05  # type: ignore[attr-defined]
         if mode == "dies":
@@ -35,6 +41,26 @@ def main(port: str, mode: str = "", shutdown_s: str = "5") -> int:
     except ConfigError as exc:
         print(f"octavo: {exc}", file=sys.stderr)
         return 1
+
+
+async def with_engine_process() -> Backend:
+    """A real client and engine process over a fake executor of 20 ms a step; its pid is told on standard error."""
+    from engine_fakes import config as engine_config
+
+    from octavo.engine.client import EngineClient
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ENGINE_FAKES), str(HERE)])
+    engine = await EngineClient.launch(engine_config(latency_s=0.02), assembly="fake_main:wide", log_level="error")
+    print(f"engine {engine.pid}", file=sys.stderr, flush=True)
+    return Backend(engine, backend(engine.ready.max_model_len).text)
+
+
+def wide(config: EngineConfig) -> Engine:
+    """The fake engine with room for every token of the test's tokenizer."""
+    import engine_fakes
+
+    engine_fakes.VOCAB = 512
+    return engine_fakes.assemble(config)
 
 
 if __name__ == "__main__":

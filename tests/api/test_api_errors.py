@@ -24,6 +24,7 @@ SAMPLING_FAULTS: list[tuple[str, Any]] = [
     ("repetition_penalty", 0),
     ("n", 0),
     ("n", -1),
+    ("n", 5),
     ("n", 16385),
     ("n", 10**9),
     ("n", 1.5),

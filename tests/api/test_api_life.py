@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -21,7 +22,9 @@ SCRIPT = Path(__file__).parent / "fake_main.py"
 
 class Process:
     def __init__(self, *args: str) -> None:
-        self.process = subprocess.Popen([sys.executable, str(SCRIPT), *args], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), *args], stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.port = int(args[0])
 
     def line(self) -> str:
@@ -93,6 +96,23 @@ def test_probes_while_loading_then_ready_then_drain(start) -> None:  # type: ign
     assert server.status("/v1/models") == 503
     assert reply.read().endswith(b"data: [DONE]\n\n")
     assert server.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_drains(start, number: int) -> None:  # type: ignore[no-untyped-def]
+    """As `timeout` and a terminal send it to the group, and systemd to each process: streams end as they should."""
+    server = start("engine")
+    engine = int(server.line().removeprefix("engine "))
+    server.line()
+    reply = server.stream(40)
+    os.killpg(server.process.pid, number)
+    os.kill(engine, number)
+    body = reply.read()
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert b"error" not in body
+    assert server.end() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(engine, 0)
 
 
 def test_drain_ends_after_its_time(start) -> None:  # type: ignore[no-untyped-def]

@@ -8,7 +8,8 @@ import time
 import pytest
 from api_live import Live, backend, config
 
-from octavo.serve import http11, limits
+from octavo.base.config import LimitsConfig
+from octavo.serve import limits
 
 
 def status_of(reply: bytes) -> int:
@@ -97,10 +98,8 @@ def test_charset_and_encoding(live: Live) -> None:
 
 
 def test_slow_head_and_slow_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http11, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(limits, "BODY_GAP_S", 0.3)
     monkeypatch.setattr(limits, "BODY_GRACE_S", 0.6)
-    with Live(config(), backend()) as live:
+    with Live(config(limits=LimitsConfig(header_timeout=0.3, body_gap_timeout=0.3)), backend()) as live:
         assert status_of(live.raw(b"GET /health HTTP/1.1\r\nHost: lo")) == 408
         assert live.raw(b"") == b""  # silence: closed without an answer
         assert status_of(live.raw(chat_head(100) + b"{")) == 408
@@ -150,10 +149,11 @@ def test_client_that_leaves_frees_the_engine(live: Live, stream: bool, n: int, r
         time.sleep(0.005)
     if reset:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    before = live.engine.stats.generation_tokens
     sock.close()
-    start = time.monotonic()
-    assert live.quiet(2)
-    assert time.monotonic() - start < 0.5
+    assert live.quiet()
+    # Counted in steps of the engine, since a busy machine slows both alike.
+    assert live.engine.stats.generation_tokens - before <= 10 * n
     assert sorted(live.engine.aborted) == sorted(request.id for request in live.engine.requests)
 
 
@@ -166,22 +166,25 @@ def test_client_that_leaves_in_its_body(live: Live) -> None:
     assert not live.engine.requests
 
 
-def test_stream_that_nobody_reads_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    from octavo.serve import sse
-
-    monkeypatch.setattr(sse, "SEND_TIMEOUT_S", 0.3)
-    with Live(config(), backend(max_model_len=1 << 20)) as live:
+def test_stream_that_nobody_reads_is_cut() -> None:
+    with Live(config(limits=LimitsConfig(send_timeout=0.3)), backend(max_model_len=1 << 20)) as live:
         live.engine.step_tokens = 200
         live.engine.next_token = lambda line: 70 + len(line) % 40
         # Log-probabilities make an answer large enough for the sockets' buffers to fill.
         body = b'{"messages":[{"role":"user","content":"a"}],"stream":true,"logprobs":true,"top_logprobs":20}'
-        with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with socket.socket() as sock:
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
+            )  # before it connects: then the window stays small
+            sock.settimeout(20)
+            sock.connect(("127.0.0.1", live.port))
             sock.sendall(chat_head(len(body)) + body)
-            deadline = time.monotonic() + 15
-            while not live.engine.aborted and time.monotonic() < deadline:
+            made, since = 0, time.monotonic()
+            while not live.engine.aborted:  # the buffers fill at the speed of the machine; then 0.3 s pass
+                if live.engine.stats.generation_tokens > made:
+                    made, since = live.engine.stats.generation_tokens, time.monotonic()
+                assert time.monotonic() - since < 20, "the stream stands still and is not cut"
                 time.sleep(0.05)
-            assert live.engine.aborted
         assert live.quiet()
 
 
@@ -203,16 +206,52 @@ def test_room_for_open_requests() -> None:
         assert live.quiet()
 
 
+def test_queue_timeout_is_a_429_before_a_stream_begins(live: Live) -> None:
+    """What the engine says of a refusal arrives whole: status, field, short word, Retry-After."""
+    live.engine.fail_after = 0
+    live.engine.fail_code = 429
+    for stream in (False, True):
+        answer = live.chat(stream=stream)
+        assert answer.status == 429
+        assert answer.error["code"] == "overloaded"
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_engine_refusal_keeps_its_field(live: Live) -> None:
+    live.engine.fail_after = 0
+    live.engine.fail_code = 400
+    live.engine.fail_param, live.engine.fail_name = "max_tokens", "kv_cache_exceeded"
+    answer = live.complete("a", max_tokens=5)
+    assert answer.status == 400
+    assert (answer.error["param"], answer.error["code"]) == ("max_tokens", "kv_cache_exceeded")
+
+
+def test_operators_limits_reach_headers_and_ids() -> None:
+    few = LimitsConfig(max_headers=16, max_url_bytes=256, max_request_id_chars=8, max_n=2)
+    with Live(config(limits=few), backend()) as live:
+        pad = b"".join(b"X-%d: a\r\n" % index for index in range(20))
+        assert status_of(live.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + pad + b"\r\n")) == 431
+        assert status_of(live.raw(b"GET /" + b"a" * 300 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")) == 414
+        assert live.get("/health", X_Request_Id="a" * 8).headers["x-request-id"] == "a" * 8
+        assert live.get("/health", X_Request_Id="a" * 9).headers["x-request-id"] != "a" * 9
+        assert live.chat(n=2, max_tokens=1).status == 200
+        assert live.chat(n=3, max_tokens=1).error["param"] == "n"
+
+
 def test_health_answers_while_a_big_body_is_worked_on(live: Live) -> None:
-    worst = 0.0
-    thread = threading.Thread(target=live.complete, args=("ab " * 1_500_000,))
-    thread.start()
-    while thread.is_alive():
-        start = time.monotonic()
-        assert live.get("/health").status == 200
-        worst = max(worst, time.monotonic() - start)
-    thread.join()
-    assert worst < 0.5
+    def worst() -> float:
+        slowest = 0.0
+        thread = threading.Thread(target=live.complete, args=("ab " * 1_500_000,))
+        thread.start()
+        while thread.is_alive():
+            start = time.monotonic()
+            assert live.get("/health").status == 200
+            slowest = max(slowest, time.monotonic() - start)
+        thread.join()
+        return slowest
+
+    # What blocks the loop does so every time; what else the machine does at one moment is gone at the next.
+    assert any(worst() < 0.5 for _ in range(8))
 
 
 def test_many_kept_alive_and_pipelined_requests(live: Live) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from api_live import Answer, Live
+from api_live import Answer, Live, backend, config
 
 
 def fold(answer: Answer) -> dict[int, dict[str, Any]]:
@@ -184,10 +184,19 @@ def test_continue_final_message_and_tools_reach_the_prompt(live: Live) -> None:
     assert live.chat(tools=[tool], max_tokens=1).status == 200
     prompt = live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
     assert "get_weather" in prompt
-    live.chat(tools=[tool], tool_choice="none", max_tokens=1)
-    assert "get_weather" not in live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
+    live.chat(tools=[tool], tool_choice="none", max_tokens=1)  # as in vLLM, unless the operator says otherwise
+    assert "get_weather" in live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
     live.chat(chat_template_kwargs={"shout": True}, max_tokens=1)
     assert "LOUD" in live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
+
+
+def test_tools_stay_out_of_the_prompt_on_request() -> None:
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    with Live(config(exclude_tools_when_tool_choice_none=True), backend()) as live:
+        for choice, there in (("auto", True), ("none", False)):
+            assert live.chat(tools=[tool], tool_choice=choice, max_tokens=1).status == 200
+            prompt = live.tokenizer.decode(live.engine.requests[-1].tokens, skip_special=False)
+            assert ("get_weather" in prompt) == there
 
 
 def test_control_strings_in_user_text_stay_text(live: Live) -> None:

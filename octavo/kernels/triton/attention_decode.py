@@ -16,11 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, softcap_logits, wait_for_inputs
+from octavo.kernels.triton.attention_tile import LOG2E, attend
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
 MIN_CHUNK = 64
 GOOD_CHUNK = 256
-LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @dataclass(slots=True)
@@ -89,7 +89,6 @@ def _decode(
     chunk = tl.load(chunk_ptr)
     head = tl.arange(0, G_PAD)
     column = tl.arange(0, D_PAD)
-    offset = tl.arange(0, TILE)
     h: tl.constexpr = H_KV * G
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
         piece = item // H_KV
@@ -115,24 +114,10 @@ def _decode(
         table = table_ptr + row.to(tl.int64) * stride_table
         head_base = kv_ptr + kv_head * stride_head
         for at in range(low, high, TILE):
-            token = at + offset
-            live = token < high
-            block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
-            place = block * stride_block + (token % B) * D
-            k_mask = live[None, :] & (column[:, None] < D)
-            k = tl.load(head_base + place[None, :] + column[:, None], mask=k_mask, other=0.0)
-            scores = tl.dot(q, k, input_precision=PRECISION) * scale_log2
-            if CAPPED:
-                scores = softcap_logits(scores / LOG2E, softcap) * LOG2E
-            scores = tl.where(live[None, :], scores, float("-inf"))
-            top = tl.maximum(best, tl.max(scores, axis=1))
-            weights = tl.exp2(scores - top[:, None])
-            decay = tl.exp2(best - top)
-            total = total * decay + tl.sum(weights, axis=1)
-            v_mask = live[:, None] & (column[None, :] < D)
-            v = tl.load(head_base + stride_half + place[:, None] + column[None, :], mask=v_mask, other=0.0)
-            acc = acc * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-            best = top
+            best, total, acc = attend(
+                q, head_base, stride_half, stride_block, table, at, high, head, window, scale_log2, softcap,
+                best, total, acc, D, D_PAD, B, TILE, CAPPED, True, False, False, PRECISION,
+            )  # fmt: skip
 
         acc = acc / total[:, None]
         if pieces == 1:

@@ -9,22 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, softcap_logits, wait_for_inputs
-
-LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _tile_scores(q, k, query_at, token, live, scale_log2, softcap, window, CAPPED, WINDOWED, MASKED, PRECISION):
-    scores = tl.dot(q, k, input_precision=PRECISION) * scale_log2
-    if CAPPED:
-        scores = softcap_logits(scores / LOG2E, softcap) * LOG2E
-    if MASKED:
-        seen = (token[None, :] <= query_at[:, None]) & live[None, :]
-        if WINDOWED:
-            seen = seen & (token[None, :] > query_at[:, None] - window)
-        scores = tl.where(seen, scores, float("-inf"))
-    return scores
+from octavo.kernels.triton.attention_tile import LOG2E, attend
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
@@ -105,37 +91,10 @@ def _prefill(
                 part_high = high
             if WINDOWED or phase > 0:
                 for at in range(part_low, part_high, TILE):
-                    token = at + tl.arange(0, TILE)
-                    live = token < high
-                    block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
-                    place = block * stride_block + (token % B) * D
-                    k_mask = live[None, :] & (column[:, None] < D)
-                    k = tl.load(base + place[None, :] + column[:, None], mask=k_mask, other=0.0)
-                    scores = _tile_scores(
-                        q,
-                        k,
-                        query_at,
-                        token,
-                        live,
-                        scale_log2,
-                        softcap,
-                        window,
-                        CAPPED,
-                        WINDOWED,
-                        phase != 1,
-                        PRECISION,
-                    )
-                    top = tl.maximum(best, tl.max(scores, axis=1))
-                    # A row of the tile may have seen nothing yet: keep its exponent finite.
-                    shift = tl.where(top == float("-inf"), 0.0, top)
-                    weights = tl.exp2(scores - shift[:, None])
-                    decay = tl.exp2(best - shift)
-                    total = total * decay + tl.sum(weights, axis=1)
-                    v_mask = live[:, None] & (column[None, :] < D)
-                    v = tl.load(base + stride_half + place[:, None] + column[None, :], mask=v_mask, other=0.0)
-                    acc = acc * decay[:, None]
-                    acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
-                    best = top
+                    best, total, acc = attend(
+                        q, base, stride_half, stride_block, table, at, high, query_at, window, scale_log2, softcap,
+                        best, total, acc, D, D_PAD, B, TILE, CAPPED, phase != 1, True, WINDOWED, PRECISION,
+                    )  # fmt: skip
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         out_at = (begin + offset).to(tl.int64)[:, None] * (H * D) + head * D + column[None, :]
         tl.store(out_ptr + out_at, acc.to(out_ptr.dtype.element_ty), mask=q_inside)

@@ -32,14 +32,6 @@ def pow2(n: int) -> int:
 
 
 @triton.jit
-def softcap_logits(x, cap):
-    """``cap * tanh(x / cap)`` by exponentials; the argument is clamped so that neither overflows."""
-    t = tl.minimum(tl.maximum(x / cap, -20.0), 20.0)
-    e = tl.exp(2.0 * t)
-    return cap * (e - 1.0) / (e + 1.0)
-
-
-@triton.jit
 def find_row(starts_ptr, item, num_rows):
     """The row r with ``starts[r] <= item < starts[r + 1]``, by bisection over a rising array of num_rows + 1."""
     low = 0

@@ -67,7 +67,7 @@ class _Message:
         self._call = call
         self._builder = builder
         self._reader = TurnReader()
-        self._events = EventStream(call.scope, call.send) if stream else None
+        self._events = EventStream(call.scope, call.send, call.limits.send_timeout) if stream else None
         self._failed = False
 
     async def data(self, payload: bytes) -> None:

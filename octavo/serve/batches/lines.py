@@ -6,6 +6,7 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from octavo.base.config import LimitsConfig
 from octavo.base.errors import UserError
 from octavo.serve.decode import check_shape
 from octavo.serve.errors import invalid_json
@@ -72,11 +73,11 @@ def count_lines(file: BinaryIO, max_bytes: int) -> int:
     return sum(1 for _ in read_lines(file, max_bytes))
 
 
-def parse_line(line: bytes | None, max_bytes: int) -> BatchLine:
+def parse_line(line: bytes | None, max_bytes: int, limits: LimitsConfig) -> BatchLine:
     """The request of a line. UserError says what is wrong with it."""
     if line is None:
         raise UserError(f"The line has more than {max_bytes} bytes.", code="line_too_long")
-    check_shape(line)
+    check_shape(line, limits)
     try:
         found = _LINE.decode(line)
         modes = _MODES.decode(found.body)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.base.config import EngineConfig, OctavoConfig, ServeConfig
+from octavo.base.config import EngineConfig, LimitsConfig, OctavoConfig, ServeConfig
 from octavo.base.errors import EngineError
 from octavo.serve.batches.journal import Journal
 from octavo.serve.batches.work import Work
@@ -43,9 +43,10 @@ async def run_file(
         request_timeout=FOREVER_S,
         max_body_bytes=MAX_LINE,
         log_level="warning",
+        limits=LimitsConfig(queue_timeout=0),
     )
     config = OctavoConfig(engine=engine, serve=serve)
-    service = Service(config, Limits(MAX_LINE, 1 << 30))
+    service = Service(config, Limits(serve, 1 << 30))
     journal = Journal(target.with_name(target.name + ".journal"))
     try:
         backend = await (launcher or _launch)(config)

@@ -116,7 +116,7 @@ class Work:
             self._service.batch_slots.release()
 
     def _request(self, line: bytes | None) -> BatchLine:
-        request = parse_line(line, self._service.limits.max_body_bytes)
+        request = parse_line(line, self._service.limits.max_body_bytes, self._service.config.serve.limits)
         if request.custom_id in self._seen:
             raise UserError("custom_id is that of an earlier line.", param="custom_id", code="duplicate_custom_id")
         self._seen.add(request.custom_id)

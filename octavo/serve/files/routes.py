@@ -7,7 +7,6 @@ from octavo.base.errors import UserError
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.errors import WrongType
 from octavo.serve.files.form import FileForm
-from octavo.serve.limits import body_parts
 from octavo.serve.query import Query, listing
 from octavo.serve.store.files import FileRow, Upload
 
@@ -107,7 +106,7 @@ async def _form(call: Call, form: FileForm) -> FileRow:
     store = call.service.stores.files
     target = await store.create(call.owner, "", "")
     try:
-        async for part in body_parts(call.receive, store.max_file + FORM_BYTES):
+        async for part in call.service.limits.body_parts(call.receive, store.max_file + FORM_BYTES):
             await call.service.off_loop(len(part), form.feed, part)
             await target.write(form.take())
         form.close()
@@ -124,7 +123,7 @@ async def _raw(call: Call) -> FileRow:
     purpose, name = _purpose(query.text("purpose") or "batch"), label(query.text("filename"))
     target: Upload = await store.create(call.owner, name, purpose)
     try:
-        async for part in body_parts(call.receive, store.max_file):
+        async for part in call.service.limits.body_parts(call.receive, store.max_file):
             await target.write(part)
         return await target.finish()
     except BaseException:

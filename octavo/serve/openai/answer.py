@@ -96,7 +96,7 @@ class Answer:
 
     async def _stream(self, generation: Generation) -> None:
         """The answer begins with the first step, so that what fails before it still has its status."""
-        events = EventStream(self._call.scope, self._call.send)
+        events = EventStream(self._call.scope, self._call.send, self._call.limits.send_timeout)
         chunks = Chunks(self._dialect, self._head, self._options, self._collectors, self._n)
         try:
             async with bounded_call(self._call), generation, events.kept_alive(self._call.headers):

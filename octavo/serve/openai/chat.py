@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.errors import UserError
-from octavo.base.params import MAX_LOGPROBS, MAX_TOKENS
+from octavo.base.params import MAX_TOKENS
 from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
@@ -31,18 +31,15 @@ async def create(call: Call) -> Reply | None:
         params = params.replace(logprobs=body.top_logprobs or 0)
     check_choices(1, params.n)
     async with bounded_call(call):
-        prepared = await call.service.off_loop(call.body_bytes, chat_sequences, ticket, body, params)
+        keep = not call.service.config.serve.exclude_tools_when_tool_choice_none
+        prepared = await call.service.off_loop(call.body_bytes, chat_sequences, ticket, body, params, keep_tools=keep)
     return await Answer(call, ticket.backend, _Chat(body), prepared, ticket.head, options).run()
 
 
 def _check(body: ChatRequest) -> None:
     """What the fields must be to each other."""
-    top = body.top_logprobs
-    if top is not None:
-        if not 0 <= top <= MAX_LOGPROBS:
-            raise UserError(f"top_logprobs must be between 0 and {MAX_LOGPROBS}.", param="top_logprobs")
-        if top and not body.logprobs:
-            raise UserError("top_logprobs needs logprobs: true.", param="top_logprobs")
+    if body.top_logprobs and not body.logprobs:
+        raise UserError("top_logprobs needs logprobs: true.", param="top_logprobs")
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(body, name)
         if value is not None and not 1 <= value <= MAX_TOKENS:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.errors import UserError
-from octavo.base.params import MAX_LOGPROBS
 from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
@@ -27,8 +26,6 @@ async def create(call: Call) -> Reply | None:
     """Continues each prompt `n` times; choice ``p * n + i`` is the i-th continuation of prompt p."""
     ticket, body = await begin(call, _SCHEMA, "cmpl")
     options = options_of(body)
-    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
-        raise UserError(f"logprobs must be between 0 and {MAX_LOGPROBS}.", param="logprobs")
     if body.logprob_token_ids and body.logprobs is None:
         raise UserError("logprob_token_ids needs logprobs.", param="logprob_token_ids")
     params = sampling(ticket.backend, body, DEFAULT_MAX_TOKENS)

@@ -11,6 +11,7 @@ from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
 from octavo.serve.calls import Backend, Call
 from octavo.serve.decode import Schema
+from octavo.serve.openai.bounds import check_bounds
 from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
 from octavo.serve.openai.prompts import Prompt, split_prompts
@@ -69,10 +70,13 @@ async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     call.service.limits.check_room()
     body, unknown = await call.read(schema)
     note_unknown(call, unknown)
+    check_bounds(body, call.limits)
     model = call.service.check_model(body.model)
     ordered = call.service.config.engine.scheduler.scheduling_policy == "priority"
     if body.priority and not ordered:
-        raise UserError("priority needs a server with --scheduling-policy priority.", param="priority")
+        raise UserError(
+            "priority needs a server with --scheduling-policy priority.", param="priority", code="unsupported_value"
+        )
     salt = body.cache_salt or ""
     if call.tenant:  # one key must not learn from the cache what another has asked
         salt = f"{call.tenant}:{salt}"
@@ -149,9 +153,11 @@ def fill_prompts(
     return filled, params.replace(stop_token_ids=stops)
 
 
-def chat_sequences(ticket: Ticket, body: ChatRequest, params: SamplingParams) -> list[Prepared]:
-    """The conversation as a prompt, continued ``params.n`` times."""
-    arguments = template_arguments(body, None if body.tool_choice == "none" else body.tools)
+def chat_sequences(
+    ticket: Ticket, body: ChatRequest, params: SamplingParams, *, keep_tools: bool = True
+) -> list[Prepared]:
+    """The conversation as a prompt, continued ``params.n`` times. `keep_tools`: under tool_choice none, too."""
+    arguments = template_arguments(body, body.tools if keep_tools or body.tool_choice != "none" else None)
     tools, choice = choice_of(body.tools, body.tool_choice, body.parallel_tool_calls)
     budget = body.thinking_token_budget
     wish = Wish(tools, choice, None if budget is None or budget < 0 else budget)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.errors import UserError
-from octavo.serve.openai.schema import MAX_PROMPTS
 
 Prompt = str | list[int]
 
@@ -17,8 +16,6 @@ def split_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
         raise UserError("prompt must not be empty.", param="prompt")
     if _is_int(prompt[0]):
         return [_token_ids(prompt, "prompt")]
-    if len(prompt) > MAX_PROMPTS:
-        raise UserError(f"prompt may hold at most {MAX_PROMPTS} prompts.", param="prompt")
     if isinstance(prompt[0], str):
         for index, entry in enumerate(prompt):
             if not isinstance(entry, str):

@@ -10,10 +10,10 @@ from msgspec import Meta, Struct
 from octavo.base import params
 
 MAX_NAME = 256
-MAX_MESSAGES = 2048
+# Where the operator sets the limit (LimitsConfig), these are the most that can be set.
+MAX_MESSAGES = 16_384
 MAX_PARTS = 256
-MAX_TOOLS = 128
-MAX_PROMPTS = 256
+MAX_TOOLS = 4096
 MAX_TEXT = 1 << 27  # characters; the body limit is the nearer bound, this one holds if an operator lifts it
 MAX_TEMPLATE_KWARGS = 32
 MAX_TOKEN_LIST = 1 << 24

@@ -4,6 +4,7 @@ from octavo.base.errors import UserError
 from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import bounded_call
+from octavo.serve.openai.bounds import check_bounds
 from octavo.serve.openai.prepare import chat_tokens, note_unknown
 from octavo.serve.openai.schema import DetokenizeRequest, TokenizeRequest
 
@@ -16,6 +17,7 @@ async def tokenize(call: Call) -> Reply:
     backend = call.service.backend
     body, unknown = await call.read(_TOKENIZE)
     note_unknown(call, unknown)
+    check_bounds(body, call.limits)
     call.service.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise UserError("Send either prompt or messages.", param="prompt")
@@ -40,13 +42,14 @@ async def detokenize(call: Call) -> Reply:
     body, unknown = await call.read(_DETOKENIZE)
     note_unknown(call, unknown)
     call.service.check_model(body.model)
-    size = backend.text.tokenizer.vocab_size
+    size, longest = backend.text.tokenizer.vocab_size, backend.engine.ready.max_model_len
+    if len(body.tokens) > longest:
+        raise UserError(f"tokens may hold at most one context of {longest} token ids.", param="tokens")
     for index, token in enumerate(body.tokens):
         if token >= size:
             raise UserError(f"tokens[{index}] is not in the vocabulary of {size}.", param=f"tokens[{index}]")
     async with bounded_call(call):
-        text = await call.service.off_loop(call.body_bytes, _decode, backend, body.tokens)
-    return json_reply({"prompt": text})
+        return await call.service.off_loop(call.body_bytes, _decode, backend, body.tokens)
 
 
 def _encode(backend: Backend, body: TokenizeRequest) -> list[int]:
@@ -60,5 +63,5 @@ def _strings(backend: Backend, tokens: list[int]) -> list[str]:
     return [backend.text.tokenizer.token_text(token) for token in tokens]
 
 
-def _decode(backend: Backend, tokens: list[int]) -> str:
-    return backend.text.tokenizer.decode(tokens, skip_special=False)
+def _decode(backend: Backend, tokens: list[int]) -> Reply:
+    return json_reply({"prompt": backend.text.tokenizer.decode(tokens, skip_special=False)})

@@ -51,7 +51,7 @@ class StreamSink(ResponseSink):
     def __init__(self, call: Call, builder: ResponseBuilder) -> None:
         super().__init__(builder)
         self._call = call
-        self._events = EventStream(call.scope, call.send)
+        self._events = EventStream(call.scope, call.send, call.limits.send_timeout)
 
     async def idle(self) -> None:
         await self._write(WAITING)

@@ -126,3 +126,47 @@ def test_doctor_sees_what_is_missing(monkeypatch):
     section = doctor.library_section()
     assert "uvloop is missing: pip install uvloop" in section.warnings
     assert any("torch 2.9.1 is untested" in warning for warning in section.warnings)
+
+
+QWEN3_8B = {
+    **CONFIG,
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+}
+
+
+def test_a_folder_with_nothing_but_a_config(tmp_path, capsys):
+    """The sums of a well-known model: 8.19 billion parameters, 144 KiB of KV a token in bf16."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    assert main(["plan", str(tmp_path), "--device", "cuda", "--memory", "24GiB", "--json", "--length", "8k"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == 8_190_735_360
+    assert found["weight_bytes"] == 2 * found["parameters"]
+    assert found["kv_bytes_per_token"] == 36 * 2 * 8 * 128 * 2
+    spare = int(0.92 * (24 << 30)) - found["weight_bytes"] - found["working_bytes"]
+    assert found["kv_tokens"] == pytest.approx(spare / found["kv_bytes_per_token"], rel=0.02)
+    assert found["concurrency"]["8000"] == pytest.approx(found["kv_tokens"] / 8000, rel=0.02)
+    assert main(["plan", str(tmp_path), "--device", "cuda", "--memory", "12GiB"]) == 1
+    assert "Does not fit" in capsys.readouterr().out
+
+
+def test_a_hub_name_brings_configs_only(tmp_path, monkeypatch):
+    from octavo.weights import locate
+
+    asked = []
+
+    def fetch(repo, **options):
+        asked.append((repo, options["weights"]))
+        return tmp_path
+
+    monkeypatch.setattr(locate, "fetch_repo", fetch)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert main(["plan", "somebody/a-model", "--memory", "1GiB", "--device", "cpu"]) == 0
+    assert asked == [("somebody/a-model", False)]

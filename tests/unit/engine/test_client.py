@@ -68,7 +68,7 @@ async def test_streams_side_by_side_give_their_own_tokens(depth):
 
 
 async def test_close_and_drop_of_a_stream_abort_on_the_engine():
-    async with await launch(latency_s=0.005) as client:
+    async with await launch(latency_s=0.02) as client:
         closed = client.submit(request("closed", [1], max_tokens=400))
         dropped = client.submit(request("dropped", [2], max_tokens=400))
         await anext(closed)
@@ -159,7 +159,20 @@ async def test_garbage_on_the_sockets_changes_nothing():
         context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_signals_to_all_processes_do_not_end_the_engine():
+    """Ctrl-C, `timeout` and systemd signal every process of the server; the parent decides, and it drains first."""
+    async with await launch(latency_s=0.005) as client:
+        wanted = request("a", [1, 2, 3], max_tokens=60)
+        stream = client.submit(wanted)
+        first = await anext(stream)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(client.pid, number)
+        tokens, finish = await read(stream)
+        assert (first.tokens + tokens, finish) == expected(wanted)
+        assert os.getpgid(client.pid) == os.getsid(client.pid) == client.pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
 async def test_death_of_the_engine_reaches_every_stream_at_once(number):
     client = await launch(latency_s=0.01)
     streams = [client.submit(request(f"r{i}", [i], max_tokens=400)) for i in range(5)]

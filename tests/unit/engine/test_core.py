@@ -1,7 +1,9 @@
 import engine_fakes as fakes
+import msgspec
 import pytest
 from engine_fakes import expected, make_core, request, run
 
+from octavo.base.clock import FakeClock
 from octavo.base.errors import EngineDead
 from octavo.base.wire import Control
 from octavo.engine.control import COMMANDS, execute
@@ -196,3 +198,62 @@ def test_a_command_that_breaks_is_told_and_stops_nothing(monkeypatch):
     reply = execute(core, Control(9, "stats"))
     assert reply.id == 9
     assert reply.error == "the command failed: ZeroDivisionError"
+
+
+def test_a_request_that_waits_too_long_is_refused_and_the_line_moves_on():
+    clock = FakeClock()
+    core, _ = make_core(depth=1, max_num_seqs=1, num_blocks=60)
+    core._clock = core.scheduler.board._clock = clock
+    patient = request("patient", [4, 5])
+    hasty = msgspec.structs.replace(request("hasty", [6, 7]), max_wait_s=60.0)
+    first = request("first", [1, 2, 3], max_tokens=90)
+    tokens, ends = {}, {}
+
+    def step(seconds):
+        clock.advance(seconds)
+        for output in core.step().outputs:
+            fakes.take(output, tokens, ends)
+
+    core.add(first)
+    step(0)
+    core.add(hasty)
+    core.add(patient)
+    for _ in range(6):
+        step(10)
+    assert not ends
+    step(1)
+    told = ends["hasty"]
+    assert (told.finish, told.error_code, told.error_name) == ("error", 429, "overloaded")
+    assert "60 s" in told.error
+    results = run(core)
+    assert results["patient"][:2] == expected(patient)
+    assert results["patient"][2].queued_s == 61.0
+    assert results["first"][2].queued_s == 0.0
+
+
+def test_a_preempted_request_does_not_run_out_of_patience():
+    clock = FakeClock()
+    core, _ = make_core(depth=1, num_blocks=40)
+    core._clock = core.scheduler.board._clock = clock
+    wanted = [
+        msgspec.structs.replace(request(f"r{i}", list(range(i, i + 10)), max_tokens=60), max_wait_s=1e6 if i else 5.0)
+        for i in range(4)
+    ]
+    for one in reversed(wanted):  # the hasty one is last in line, so the first to be preempted
+        core.add(one)
+    tokens, ends = {}, {}
+    while core.has_work:
+        clock.advance(1)
+        for output in core.step().outputs:
+            fakes.take(output, tokens, ends)
+    assert core.stats.preemptions > 0
+    assert {name: (tokens[name], ends[name].finish) for name in ends} == {one.id: expected(one) for one in wanted}
+
+
+def test_a_refusal_names_its_field():
+    core, _ = make_core()
+    core.add(request("a", [10**6]))
+    core.add(request("b", list(range(100)), max_tokens=10**6))
+    outputs = {output.id: output for output in core.step().outputs}
+    assert (outputs["a"].error_param, outputs["a"].error_code) == ("prompt", 400)
+    assert outputs["a"].finish == "error"

@@ -123,3 +123,10 @@ def test_token_gate_sets_one_aside_for_each_that_runs() -> None:
     assert gate.allow(entry, 20) == 6
     gate.spend(entry, 6)
     assert gate.allow(entry, 1) == 0
+
+
+@pytest.mark.parametrize("token", [5, 7])
+def test_a_request_about_its_prompt_only_never_shows_a_token(token: int) -> None:
+    asked = request(max_tokens=0, stop_token_ids=(7,), eos_token_ids=(7,))
+    assert cut(asked, [token]) == ([], "length", None)
+    assert cut(asked, [-1]) == ([], "error", None)

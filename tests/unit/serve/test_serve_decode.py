@@ -5,9 +5,13 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
+from octavo.base.config import LimitsConfig
 from octavo.base.errors import UserError
-from octavo.serve.decode import MAX_DEPTH, Schema, check_shape
+from octavo.serve.decode import Schema, check_shape
 from octavo.serve.errors import failure
+
+LIMITS = LimitsConfig()
+MAX_DEPTH = LIMITS.max_json_depth
 
 
 class Inner(Struct):
@@ -109,7 +113,7 @@ def test_deep_nesting_is_refused_quickly(body: bytes) -> None:
 
 
 def test_flat_but_large_passes() -> None:
-    check_shape(b"[" + b"[],{}," * 10_000 + b"[]]")
+    check_shape(b"[" + b"[],{}," * 10_000 + b"[]]", LIMITS)
     text = msgspec.json.encode({"need": "[" * 1000 + '"\\' + "{" * 1000})
     assert SCHEMA.decode(text)[0].need.startswith("[")
 
@@ -122,3 +126,24 @@ def test_quotes_in_text_are_not_counted_as_strings() -> None:
 def test_depth_at_the_limit_passes() -> None:
     body = b'{"need":"a","any":' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
     assert SCHEMA.decode(body)[0].need == "a"
+
+
+@pytest.mark.parametrize("keys", [10_000, 10_001])
+def test_keys_are_counted_over_all_objects_and_not_in_text(keys: int) -> None:
+    objects = [{"a": 1, ':"b":': '\\":{\\'}] * ((keys - 2) // 2) + [{"c": 1}] * ((keys - 2) % 2)
+    body = msgspec.json.encode({"need": "x:" * 20_000 + '"' * 30_000, "any": objects})
+    if keys <= LIMITS.max_json_keys:
+        assert len(SCHEMA.decode(body)[0].any) == len(objects)
+    else:
+        assert fail_of(body) == (400, None, "invalid_json")
+
+
+def test_an_operator_sets_depth_and_keys() -> None:
+    deep = b'{"need":"a","any":' + b"[" * 20 + b"]" * 20 + b"}"
+    SCHEMA.decode(deep)
+    with pytest.raises(UserError, match="deeper than 8"):
+        SCHEMA.decode(deep, LimitsConfig(max_json_depth=8))
+    many = msgspec.json.encode({"need": "a", "any": {str(index): "" for index in range(100)}})
+    SCHEMA.decode(many)
+    with pytest.raises(UserError, match="more than 64 keys"):
+        SCHEMA.decode(many, LimitsConfig(max_json_keys=64))

@@ -26,9 +26,7 @@ def test_values_that_ask_for_nothing_pass(name: str, value: object) -> None:
     assert sort_unknown({name: raw(value)}) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("best_of", 2), ("best_of", True), ("modalities", ["audio"])]
-)
+@pytest.mark.parametrize(("name", "value"), [("best_of", 2), ("best_of", True), ("modalities", ["audio"])])
 def test_values_that_ask_for_something_do_not(name: str, value: object) -> None:
     with pytest.raises(UserError):
         sort_unknown({name: raw(value)})

@@ -9,8 +9,10 @@ from text_kit import CHATML, SPECIAL, gguf_metadata, train_backend
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from octavo.base.errors import UserError
+from octavo.text import special as special_module
 from octavo.text.chat import ChatTemplate
-from octavo.text.special import CLOSE, OPEN
+from octavo.text.special import CLOSE, OPEN, Bounds, Crowded, SpecialText
 from octavo.text.tokenizer import Tokenizer, from_gguf
 
 TOKENIZER = from_gguf(gguf_metadata(train_backend()))
@@ -123,3 +125,70 @@ def test_much_of_it_is_quick() -> None:
         rendered = TEMPLATE.render([{"role": "user", "content": text}])
         TOKENIZER.encode_chat(rendered)
     assert time.monotonic() - begin < 10
+
+
+class Recorder:
+    """A back end that notes the length of each text it is given."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.lengths: list[int] = []
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[object]:
+        self.lengths += map(len, texts)
+        found: list[object] = self.inner.encode_batch(texts, add_special_tokens=add_special_tokens)
+        return found
+
+
+@pytest.mark.parametrize("unit", ["<|im_end|>", OPEN, "<|im_", "a", " "])
+def test_a_hopeless_chat_is_refused_before_it_is_rendered(unit: str) -> None:
+    """What it costs is bounded by the context, and no single call of the library is long: other threads must run."""
+    special = SpecialText(TOKENIZER.backend, TOKENIZER.special_ids)
+    recorder = Recorder(special._strict)
+    special.__dict__["_strict"] = recorder
+    template = ChatTemplate("{{ raise_exception('rendered') }}", special=special)
+    messages = [{"role": "user", "content": unit * (1 << 20)}]
+    with pytest.raises(UserError if unit == "<|im_" else Crowded):
+        template.render(messages, bounds=Bounds(chars=1 << 20 if len(unit) == 1 else 1 << 30, strings=1000))
+    assert max(recorder.lengths, default=0) <= 1 << 15
+    if unit in ("<|im_end|>", OPEN):
+        assert sum(recorder.lengths) < 1 << 17
+
+
+def test_a_chat_at_its_bounds_passes() -> None:
+    messages = [{"role": "user", "content": "<|im_end|>" * 10}]
+    TEMPLATE.render(messages, bounds=Bounds(chars=104, strings=10))
+    with pytest.raises(Crowded):
+        TEMPLATE.render(messages, bounds=Bounds(chars=104, strings=9))
+    with pytest.raises(Crowded):
+        TEMPLATE.render(messages, bounds=Bounds(chars=99, strings=10))
+
+
+SWALLOWS = train_backend()
+SWALLOWS.add_special_tokens(
+    [
+        AddedToken("<left>", lstrip=True, special=True, normalized=False),
+        AddedToken("<right>", rstrip=True, special=True, normalized=False),
+        AddedToken("<right>er", special=True, normalized=False),
+    ]
+)
+
+
+@given(
+    st.lists(st.sampled_from(["<left>", "<right>", "<right>er", "<ri", " ", "  \n", "ab", OPEN, "<"]), max_size=40),
+    st.integers(12, 40),
+)
+@settings(deadline=None, max_examples=300)
+def test_windows_find_what_the_whole_text_holds(pieces: list[str], window: int) -> None:
+    text = "".join(pieces)
+    special = Tokenizer(SWALLOWS).special
+
+    def found(width: int) -> list[list[tuple[int, int, int]]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(special_module, "_WINDOW", width)
+            return [
+                list(special._scan(special._finder, text)),
+                list(special._scan(special._strict, text, special._heads)),
+            ]
+
+    assert found(window) == found(1 << 20)

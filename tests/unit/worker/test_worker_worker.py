@@ -11,8 +11,9 @@ from octavo.base.errors import ConfigError, EngineError
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes
 from octavo.platform.cpu import CpuPlatform
+from octavo.worker import remembered
 from octavo.worker.assemble import allocate_kv, kv_views, layer_groups
-from octavo.worker.capacity import RESERVE_LEAST, on_device, on_host
+from octavo.worker.capacity import RESERVE_LEAST, Need, measure, on_device, on_host
 from octavo.worker.scratch import largest_plan, small_plan
 from octavo.worker.worker import Worker, _fitting
 
@@ -40,24 +41,45 @@ class Counting(CpuPlatform):
         return 5 * GIB + self.used
 
 
-def test_capacity_of_a_device_is_what_utilization_leaves():
+def test_a_step_is_measured_and_utilization_shared_out():
     platform = Counting(free=70 * GIB, total=80 * GIB)
 
     def step():
         platform.used = 3 * GIB
 
-    assert on_device(platform, CacheConfig(gpu_memory_utilization=0.5), step) == 40 * GIB - 10 * GIB - 3 * GIB
+    need = measure(platform, step)
+    assert need == Need(3 * GIB, 0)
+    cache = CacheConfig(gpu_memory_utilization=0.5)
+    assert on_device(platform, cache, need, libraries_loaded=True) == 40 * GIB - 10 * GIB - 3 * GIB
 
 
 def test_capacity_leaves_a_reserve_and_sees_what_libraries_took():
     platform = Counting(free=70 * GIB, total=80 * GIB, after=69 * GIB)
+    need = measure(platform, lambda: None)
+    assert need == Need(0, GIB)
     expected = 69 * GIB - max(RESERVE_LEAST, int(0.8 * GIB))
-    assert on_device(platform, CacheConfig(gpu_memory_utilization=1.0), lambda: None) == expected
+    assert on_device(platform, CacheConfig(gpu_memory_utilization=1.0), need, libraries_loaded=True) == expected
+    # A start that remembers has not loaded them yet.
+    fresh = Counting(free=70 * GIB, total=80 * GIB)
+    assert on_device(fresh, CacheConfig(gpu_memory_utilization=1.0), need, libraries_loaded=False) == expected
+
+
+def test_what_was_measured_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    key = remembered.key_of("model", 1)
+    assert key != remembered.key_of("model", 2)
+    assert remembered.recall(key) is None
+    remembered.remember(key, Need(5, 7))
+    assert remembered.recall(key) == Need(5, 7)
+    next(tmp_path.rglob("*.json")).write_text("torn")
+    assert remembered.recall(key) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    remembered.remember(key, Need(5, 7))
 
 
 def test_capacity_is_never_negative():
     platform = Counting(free=GIB, total=80 * GIB)
-    assert on_device(platform, CacheConfig(gpu_memory_utilization=0.5), lambda: None) == 0
+    assert on_device(platform, CacheConfig(gpu_memory_utilization=0.5), Need(0, 0), libraries_loaded=True) == 0
 
 
 def test_capacity_of_a_host_is_bounded_by_use_and_by_memory():
@@ -66,6 +88,21 @@ def test_capacity_of_a_host_is_bounded_by_use_and_by_memory():
     assert on_host(CpuPlatform(), settings, groups, 4) == (1 + 3 * 8) * block_bytes(groups, 4, 4)
     tight = Counting(free=1000, total=GIB)
     assert on_host(tight, settings, groups, 4) == 500
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "length", "want_gib"),
+    [
+        (8, 1024, 2.0),  # a quarter
+        (64, 1024, 4.0),  # 4 GiB at most
+        (128, 1 << 20, 32.0),  # but one whole context
+        (20, 1 << 20, 10.0),  # within half of what is free
+    ],
+)
+def test_a_cpu_gives_a_modest_share(free_gib, length, want_gib):
+    groups = (KVGroup(KVSpec(1, 1024), (0, 1, 2, 3)),)  # 32 KiB a token in fp32
+    settings = resolved(max_rows=1024, max_model_len=length, block_size=16)
+    assert on_host(Counting(free_gib * GIB, 128 * GIB), settings, groups, 4) == pytest.approx(want_gib * GIB, rel=0.01)
 
 
 def test_kv_views_share_blocks_and_not_places():

@@ -1,0 +1,84 @@
+"""One tile of cached tokens against a tile of queries: the step that both attention kernels repeat.
+
+Legend: M queries, N tokens of the tile, D head dim, B block size.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def softcap_logits(x, cap):
+    """``cap * tanh(x / cap)`` by exponentials; the argument is clamped so that neither overflows."""
+    t = tl.minimum(tl.maximum(x / cap, -20.0), 20.0)
+    e = tl.exp(2.0 * t)
+    return cap * (e - 1.0) / (e + 1.0)
+
+
+@triton.jit
+def fold(scores, v, best, total, acc, PRECISION: tl.constexpr):
+    """Take one more tile into a running softmax: scores ``[M, N]`` in log2, v ``[N, D]``; acc ``[M, D]`` is unscaled.
+
+    Milakov and Gimelshein 2018. A row that has seen nothing yet keeps its exponents finite.
+    """
+    top = tl.maximum(best, tl.max(scores, axis=1))
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    weights = tl.exp2(scores - shift[:, None])
+    decay = tl.exp2(best - shift)
+    total = total * decay + tl.sum(weights, axis=1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+    return top, total, acc
+
+
+@triton.jit
+def attend(
+    q,
+    base,
+    stride_half,
+    stride_block,
+    table,
+    at,
+    high,
+    query_at,
+    window,
+    scale_log2,
+    softcap,
+    best,
+    total,
+    acc,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    B: tl.constexpr,
+    TILE: tl.constexpr,
+    CAPPED: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take tokens ``at .. at + TILE`` of a row's cache, below `high`, into the running softmax of q ``[M, D]``.
+
+    Not MASKED: every query sees all of them. CAUSAL: queries stand at ``query_at [M]`` and see up to themselves.
+    """
+    token = at + tl.arange(0, TILE)
+    column = tl.arange(0, D_PAD)
+    live = token < high
+    block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
+    place = block * stride_block + (token % B) * D
+    k_mask = live[None, :] & (column[:, None] < D)
+    k = tl.load(base + place[None, :] + column[:, None], mask=k_mask, other=0.0)
+    scores = tl.dot(q, k, input_precision=PRECISION) * scale_log2
+    if CAPPED:
+        scores = softcap_logits(scores / LOG2E, softcap) * LOG2E
+    if MASKED:
+        seen = live[None, :]
+        if CAUSAL:
+            seen = seen & (token[None, :] <= query_at[:, None])
+            if WINDOWED:
+                seen = seen & (token[None, :] > query_at[:, None] - window)
+        scores = tl.where(seen, scores, float("-inf"))
+    v_mask = live[:, None] & (column[None, :] < D)
+    v = tl.load(base + stride_half + place[:, None] + column[None, :], mask=v_mask, other=0.0)
+    return fold(scores, v, best, total, acc, PRECISION)

@@ -1,0 +1,47 @@
+"""What a start measured, kept for the next one: the same model, settings, device and versions need no second look.
+
+A file a measurement under ``$XDG_CACHE_HOME/octavo/plans``, named by a digest of all that it depends on. A missing,
+foreign or unreadable file only means measuring again.
+"""
+
+import hashlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from octavo.worker.capacity import Need
+
+log = logging.getLogger(__name__)
+
+
+def key_of(*facts: object) -> str:
+    """A name for a measurement; the facts must have stable texts."""
+    return hashlib.sha256("\n".join(map(repr, facts)).encode()).hexdigest()[:32]
+
+
+def recall(key: str) -> Need | None:
+    """What was measured under this key before."""
+    try:
+        return msgspec.json.decode(_file(key).read_bytes(), type=Need)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def remember(key: str, need: Need) -> None:
+    """Keep a measurement; a folder that cannot be written is no fault."""
+    path = _file(key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(msgspec.json.encode(need))
+        Path(file.name).replace(path)
+    except OSError as error:
+        log.debug("the measurement is not kept: %s", error)
+
+
+def _file(key: str) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "octavo" / "plans" / f"{key}.json"
