@@ -44,8 +44,8 @@ def _check(body: ChatRequest) -> None:
         value = getattr(body, name)
         if value is not None and not 1 <= value <= MAX_TOKENS:
             raise UserError(f"{name} must be between 1 and {MAX_TOKENS}.", param=name)
-    if body.prompt_logprobs is not None and body.stream:
-        raise UserError("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    if body.logprob_token_ids and not body.logprobs:
+        raise UserError("logprob_token_ids needs logprobs: true.", param="logprob_token_ids")
 
 
 def message_of(collector: Collector, with_reasoning: bool = True) -> dict[str, Any]:
@@ -110,6 +110,11 @@ class _Chat:
     def opening(self, index: int) -> dict[str, Any] | None:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def prompt_event(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        if not self._positions or index or delta.prompt_logprobs is None:
+            return None
+        return {"choices": [], "prompt_logprobs": prompt_positions(delta.prompt_logprobs)}
 
     def text_key(self) -> tuple[bytes, bytes]:
         return b'"delta":{"content":', b"}"

@@ -34,7 +34,8 @@ class Chunks:
         self._options = options
         self._collectors = collectors
         self._n = n
-        self._open = b"data: " + encode({**head, "object": dialect.chunk_object})[:-1] + b',"choices":['
+        self._open_head = encode({**head, "object": dialect.chunk_object})[:-1] + b","
+        self._open = b"data: " + self._open_head + b'"choices":['
         self._before, self._after = dialect.text_key()
         self._tail = b'],"usage":null}\n\n' if options.usage_at_end else b"]}\n\n"
         self._plain_end = self._after + b',"logprobs":null,"finish_reason":null}'
@@ -48,6 +49,8 @@ class Chunks:
                 return b""  # a chunk of the prompt was computed
             start = self._starts[index] = self._open + b'{"index":%d,' % index + self._before
             opening = self._opening(index)
+        if delta.prompt_logprobs is not None:
+            opening += self._prompt(index, delta)
         logprobs = self._dialect.delta_logprobs(index, self._collectors[index], delta)
         if delta.events is not None and not all(isinstance(event, Text) for event in delta.events):
             return opening + self._spoken(index, delta, logprobs)
@@ -92,6 +95,10 @@ class Chunks:
             rendered = rendered or {"index": index, **empty, "logprobs": None, "finish_reason": None}
             rendered["prompt_token_ids"] = self._collectors[index].prompt_tokens
         return b"" if rendered is None else self._open + encode(rendered) + self._end()
+
+    def _prompt(self, index: int, delta: TextDelta) -> bytes:
+        fields = self._dialect.prompt_event(index, delta)
+        return b"" if fields is None else b"data: " + self._open_head + encode(fields)[1:] + b"\n\n"
 
     def _end(self) -> bytes:
         if self._options.usage_always:

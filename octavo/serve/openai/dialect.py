@@ -25,6 +25,10 @@ class Dialect(Protocol):
         """The choice object of a stream's first chunk, sent before any token of it."""
         ...
 
+    def prompt_event(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        """The chunk that carries the prompt's log-probabilities, if this delta brings them and they were asked for."""
+        ...
+
     def text_key(self) -> tuple[bytes, bytes]:
         """What stands round the text in a chunk's choice object, between ``"index":N,`` and ``"logprobs"``."""
         ...
