@@ -21,7 +21,7 @@ from octavo.base.errors import ConfigError, UnknownName
 from octavo.base.human import parse_int
 
 MAX_CONFIG_BYTES = 1 << 20
-ALIASES = {"tensor_parallel_size": "-tp"}
+ALIASES = {"tensor_parallel_size": "-tp", "input_file": "-i", "output_file": "-o"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from octavo.base import params
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["int8", "int4"]
 Policy = Literal["fcfs", "priority"]
 
 
@@ -38,6 +39,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     load_format: Annotated[LoadFormat, doc("How weights are read; dummy makes random ones from the config alone.")] = (
         "auto"
     )
+    quantization: (
+        Annotated[
+            Quantization,
+            doc("Form that matrices of floats take at load, on a CPU. Unset: kept as the checkpoint has them."),
+        ]
+        | None
+    ) = None
     max_model_len: (
         Annotated[
             int,
@@ -74,6 +82,12 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_num_seqs: Annotated[int, doc("Most requests in one step.", ge=1, le=65_536)] | None = None
     max_num_batched_tokens: Annotated[int, doc("Most tokens in one step.", ge=1, le=1 << 20)] | None = None
+    long_prefill_token_threshold: (
+        Annotated[
+            int, doc("Most tokens of one prompt in a step while other requests run; 0: no limit.", ge=0, le=1 << 20)
+        ]
+        | None
+    ) = None
     scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
         "fcfs"
     )
@@ -144,8 +158,36 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         list[str], doc("Key that requests must carry as a bearer token; may be given more than once.")
     ] = []
     max_body_bytes: Annotated[int, doc("Largest request body.", ge=1024, le=1 << 30)] = 8 << 20
+    allowed_origins: Annotated[
+        list[str], doc("Web sites whose pages may call (https://app.example); * lets any in. None by default.")
+    ] = []
+    public_docs: Annotated[bool, doc("Answer /docs and /openapi.json without a key.")] = False
+    response_store: Annotated[
+        str | None, doc("SQLite file of stored responses. Unset: in the user's state folder, one for each port.")
+    ] = None
+    no_response_store: Annotated[bool, doc("Keep no responses, whatever a request asks for.")] = False
+    response_store_days: Annotated[float, doc("Days for which a stored response is kept.", gt=0, le=3650)] = 30.0
+    response_store_bytes: Annotated[
+        int, doc("Bytes of stored responses; beyond it the oldest go.", ge=1 << 20, le=1 << 40)
+    ] = 1 << 30
+    files_dir: Annotated[
+        str | None, doc("Folder of uploaded files and batches. Unset: in the user's state folder, one for each port.")
+    ] = None
+    no_files: Annotated[bool, doc("Do not answer /v1/files and /v1/batches.")] = False
+    max_file_bytes: Annotated[int, doc("Largest file that may be uploaded.", ge=1024, le=1 << 40)] = 200 << 20
+    max_files_bytes: Annotated[int, doc("Bytes of all files kept, results of batches included.", ge=1024)] = 4 << 30
+    batch_concurrency: Annotated[int, doc("Lines of batches that run at once.", ge=1, le=65_536)] = 32
     request_timeout: Annotated[float, doc("Seconds after which a request is ended.", gt=0)] = 600.0
     shutdown_timeout: Annotated[float, doc("Seconds that running requests get after SIGTERM.", ge=0)] = 30.0
+    tool_call_parser: Annotated[
+        str, doc("Form of the model's tool calls, by vLLM's name; auto recognises it, none leaves calls as text.")
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str, doc("Form of the model's thoughts, by vLLM's name; auto recognises it, none leaves them in the text.")
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, doc("Accepted for compatibility: tool calls are found whenever a request has tools.")
+    ] = True
     exclude_tools_when_tool_choice_none: Annotated[
         bool, doc("Leave tools out of the prompt of a request whose tool_choice is none.")
     ] = False

@@ -9,6 +9,7 @@ from octavo.base.errors import UserError
 
 MAX_N = 128
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKEN_IDS = 128
 MAX_STOPS = 256
 MAX_STOP_CHARS = 16_384
 MAX_STOP_TOKEN_IDS = 256
@@ -67,6 +68,7 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     seed: int | None = None
     logprobs: int | None = None  # how many of the likeliest tokens to report beside the chosen one
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None  # report these tokens' instead of the likeliest; needs logprobs
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -99,6 +101,8 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
                 raise UserError("logit_bias values must be between -100 and 100", param=f"logit_bias.{token}")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise UserError("allowed_token_ids must not be empty", param="allowed_token_ids")
+        if self.logprob_token_ids and self.logprobs is None:
+            raise UserError("logprob_token_ids needs logprobs", param="logprob_token_ids")
         return self
 
     @property
@@ -134,6 +138,7 @@ _LISTS: tuple[tuple[str, int], ...] = (
     ("logit_bias", MAX_LOGIT_BIAS),
     ("bad_words", MAX_BAD_WORDS),
     ("allowed_token_ids", MAX_ALLOWED_TOKEN_IDS),
+    ("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS),
 )
 
 

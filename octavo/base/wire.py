@@ -28,6 +28,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     stop_token_ids: tuple[int, ...] = ()  # the caller's own; obeyed under ignore_eos too
     logprobs: int = -1  # -1: none; k: the chosen token's and the k likeliest
     prompt_logprobs: int = -1
+    logprob_token_ids: tuple[int, ...] = ()  # report these, in this order, instead of the likeliest
 
 
 class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):

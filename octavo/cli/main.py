@@ -16,13 +16,16 @@ SUMMARIES = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "chat": "Talk to a model in the terminal.",
     "complete": "Complete one prompt.",
+    "run-batch": "Answer the requests of a file, without a server.",
     "bench": "Measure latency, throughput, or a server under load.",
     "plan": "Say what fits in memory, without loading any weights.",
     "doctor": "Look at this machine and say what Octavo makes of it.",
     "version": "Print the version.",
 }
 
-COMMANDS = Registry("command", {name: f"octavo.cli.{name}:COMMAND" for name in SUMMARIES if name != "version"})
+COMMANDS = Registry(
+    "command", {name: f"octavo.cli.{name.replace('-', '_')}:COMMAND" for name in SUMMARIES if name != "version"}
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

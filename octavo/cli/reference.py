@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from octavo.base.args import Option, options_of
 from octavo.base.config import OctavoConfig
-from octavo.cli import chat, complete, doctor, plan, serve
+from octavo.cli import chat, complete, doctor, plan, run_batch, serve
 from octavo.cli.bench import BENCHMARKS
 from octavo.cli.command import Command
 from octavo.cli.help import by_section
@@ -20,7 +20,7 @@ flat or under their section's name. Whole numbers may be written as people do: `
 """
 
 SERVER_SECTIONS = ("serve", "limits")
-ENGINE_COMMANDS = "`serve`, `chat`, `complete`, `plan`, `bench latency` and `bench throughput`"
+ENGINE_COMMANDS = "`serve`, `chat`, `complete`, `run-batch`, `plan`, `bench latency` and `bench throughput`"
 
 
 def page() -> str:
@@ -38,7 +38,15 @@ def page() -> str:
 
 def commands() -> list[Command]:
     """All commands that take flags, `bench` by its parts."""
-    return [serve.COMMAND, chat.COMMAND, complete.COMMAND, *BENCHMARKS.values(), plan.COMMAND, doctor.COMMAND]
+    return [
+        serve.COMMAND,
+        chat.COMMAND,
+        complete.COMMAND,
+        run_batch.COMMAND,
+        *BENCHMARKS.values(),
+        plan.COMMAND,
+        doctor.COMMAND,
+    ]
 
 
 def _command(command: Command, shared: Iterable[str]) -> str:

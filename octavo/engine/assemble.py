@@ -27,6 +27,9 @@ from octavo.weights.facts import ModelFiles, read_model
 
 log = logging.getLogger(__name__)
 
+GPU_SLICE = 2048
+CPU_SLICE = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -147,6 +150,7 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
         max_model_len=resolved.max_model_len,
         max_waiting=config.scheduler.max_waiting,
         max_waiting_tokens=config.scheduler.max_waiting_tokens,
+        long_prefill_token_threshold=_slice(config, resolved),
         scheduling_policy=config.scheduler.scheduling_policy,
         prefix_caching=config.cache.enable_prefix_caching,
     )
@@ -169,6 +173,14 @@ def _host_note(config: EngineConfig, resolved: Resolved) -> list[str]:
     if resolved.device != "cpu" or sizing.asked_bytes(config.cache, "cpu", 1) is not None:
         return []
     return ["on a CPU the KV cache takes a quarter of what is free, at most 4 GiB; --cpu-kvcache-space 8 takes 8 GiB"]
+
+
+def _slice(config: EngineConfig, resolved: Resolved) -> int:
+    """Tokens of a long prompt in one step beside others: some milliseconds of a GPU, about a second of a CPU."""
+    asked = config.scheduler.long_prefill_token_threshold
+    if asked is not None:
+        return asked
+    return GPU_SLICE if resolved.device == "cuda" else CPU_SLICE
 
 
 def _kv_notes(sized: sizing.Sizing) -> list[str]:

@@ -125,6 +125,9 @@ class ConstrainedSeat:
         if not ends:
             raise UserError("structured output needs a model with an end of sequence", param=spec.param)
         guide = Guide(compiled, spec, self._compiler.table, ends, limit)
+        if spec.finish_within_budget and not spec.insist and (guide.shortest is None or guide.shortest > limit):
+            spec = replace(spec, finish_within_budget=False)
+            guide = Guide(compiled, spec, self._compiler.table, ends, limit)
         if spec.finish_within_budget:
             shortest = guide.shortest
             if shortest is None:

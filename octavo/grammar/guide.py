@@ -58,12 +58,15 @@ class Guide:
     @property
     def is_whole(self) -> bool:
         """Whether the output fits the constraint as it stands."""
-        return not self._free and self._matcher.is_accepting
+        return self._spec.optional if self._free else self._matcher.is_accepting
 
     def fill(self, row: Words) -> None:
         """Write the mask of the next token."""
         if self._free:
             row[:] = self._vocabulary.free_mask
+            if self._spec.optional and self._produced >= self._spec.min_tokens:
+                for token in self._ends:
+                    _set(row, token, True)
             return
         if not self._matcher.fill(row):
             self.failure = GAVE_UP

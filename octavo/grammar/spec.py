@@ -42,6 +42,8 @@ class GrammarSpec(Struct, frozen=True, array_like=True):
     finish_within_budget: bool = True  # with the tokens nearly spent, steer to the shortest valid end
     min_tokens: int = 0  # no end before this many tokens unless nothing else is left to say
     param: str = "structured_outputs"  # the field that the caller gave it in, for errors
+    optional: bool = False  # with `after`: none of its texts may ever come, and the output may end without them
+    insist: bool = True  # with finish_within_budget: refuse a request for which no such end is known or fits
 
 
 def encode_spec(spec: GrammarSpec) -> bytes:

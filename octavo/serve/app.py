@@ -1,11 +1,10 @@
-"""The table of routes and the one path every request takes: id, route, key, handler, error, count."""
+"""The one path every request takes: id, route, key, handler, error, count."""
 
 import logging
 import re
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -15,42 +14,16 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from octavo.base.errors import OctavoError
-from octavo.serve import probes
-from octavo.serve.auth import Guard, Scope
-from octavo.serve.calls import Call, Handler, Header, Reply, Service
-from octavo.serve.errors import failure, send_failure
-from octavo.serve.openai import chat, completions, models, tokenize
+from octavo.serve.auth import Guard
+from octavo.serve.calls import Call, Endpoint, Header, Reply, Service
+from octavo.serve.cors import Cors
+from octavo.serve.errors import Envelope, failure, openai_envelope, send_failure
+from octavo.serve.table import ENDPOINTS
 
 log = logging.getLogger("octavo.serve")
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]+")
 _SECURITY = ((b"x-content-type-options", b"nosniff"),)
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One line of the table. `scope` has no default: a route cannot forget to say who may call it."""
-
-    path: str
-    methods: tuple[str, ...]
-    scope: Scope
-    handler: Handler
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("/v1/chat/completions", ("POST",), Scope.USE, chat.create),
-    Endpoint("/v1/completions", ("POST",), Scope.USE, completions.create),
-    Endpoint("/v1/models", ("GET",), Scope.USE, models.index),
-    Endpoint("/v1/models/{model:path}", ("GET",), Scope.USE, models.show),
-    Endpoint("/tokenize", ("POST",), Scope.USE, tokenize.tokenize),
-    Endpoint("/detokenize", ("POST",), Scope.USE, tokenize.detokenize),
-    Endpoint("/metrics", ("GET",), Scope.USE, probes.metrics),
-    Endpoint("/version", ("GET",), Scope.USE, probes.version),
-    Endpoint("/ping", ("GET", "POST"), Scope.USE, probes.health),
-    Endpoint("/health", ("GET",), Scope.OPEN, probes.health),
-    Endpoint("/ready", ("GET",), Scope.OPEN, probes.ready),
-    Endpoint("/", ("GET",), Scope.OPEN, probes.page),
-)
 
 
 class App:
@@ -59,29 +32,45 @@ class App:
     def __init__(self, service: Service, endpoints: Sequence[Endpoint] = ENDPOINTS) -> None:
         """Raises ConfigError for keys that would let anyone in."""
         self.service = service
+        service.endpoints = endpoints
         serve = service.config.serve
         self._max_id_chars = serve.limits.max_request_id_chars
-        self._guard = Guard(serve.api_key, serve.host)
+        self._guard = Guard(serve.api_key, serve.host, open_docs=serve.public_docs, origins=serve.allowed_origins)
+        self._cors = Cors(self._guard.allows) if serve.allowed_origins else None
         self._routes = [(self._route(endpoint), endpoint) for endpoint in endpoints]
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         start = time.monotonic()
-        answer = _Answer(send, _request_id(scope, self._max_id_chars))
+        cors = self._cors.headers(scope) if self._cors else ()
+        answer = _Answer(send, _request_id(scope, self._max_id_chars), cors)
         route, status = "other", 499  # 499: the client left before an answer began
+        envelope: Envelope = openai_envelope
         try:
+            if self._cors and self._cors.is_preflight(scope):
+                await _send_reply(answer.send, self._cors.preflight(self._methods(scope)), ())
+                return
             endpoint = self._match(scope)
-            route = endpoint.path
+            route, envelope = endpoint.path, endpoint.envelope
             tenant = self._guard.check(endpoint.scope, scope)
-            call = Call(self.service, scope, receive, answer.send, answer.request_id, tenant, arrival=start)
+            call = Call(
+                self.service,
+                scope,
+                receive,
+                answer.send,
+                answer.request_id,
+                tenant,
+                arrival=start,
+                owner=self._guard.owner(scope),
+            )
             reply = await endpoint.handler(call)
             if reply is not None:
                 await _send_reply(answer.send, reply, call.headers)
         except ClientDisconnect:
             pass
         except Exception as exc:
-            await self._fail(answer, exc)
+            await self._fail(answer, exc, envelope)
         finally:
             status, seconds = answer.status or status, time.monotonic() - start
             self.service.metrics.http(route, scope["method"], status, seconds)
@@ -105,7 +94,18 @@ class App:
             raise HTTPException(405, headers={"Allow": ", ".join(sorted(partial.methods or ()))})
         raise HTTPException(404)
 
-    async def _fail(self, answer: "_Answer", exc: Exception) -> None:
+    def _methods(self, scope: AsgiScope) -> list[str]:
+        """What the path answers to, whatever the method asked with."""
+        return sorted(
+            {
+                method
+                for route, each in self._routes
+                if route.matches(scope)[0] is not Match.NONE
+                for method in each.methods
+            }
+        )
+
+    async def _fail(self, answer: "_Answer", exc: Exception, envelope: Envelope) -> None:
         fail = failure(exc)
         if isinstance(exc, OctavoError):  # the engine has logged its own faults
             log.debug("request %s: %s %s", answer.request_id, fail.status, fail.error.code)
@@ -113,21 +113,22 @@ class App:
             log.error("request %s failed", answer.request_id, exc_info=exc)
         if answer.status:
             raise exc  # the answer has begun; the server cuts the connection
-        await send_failure(answer.send, fail)
+        await send_failure(answer.send, fail, envelope(fail, answer.request_id))
 
 
 class _Answer:
     """Adds the headers every answer has and remembers the status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, extra: Sequence[Header]) -> None:
         self._send = send
+        self._extra = extra
         self.request_id = request_id
         self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers: list[Header] = [*message.get("headers", ()), *_SECURITY]
+            headers: list[Header] = [*message.get("headers", ()), *_SECURITY, *self._extra]
             headers.append((b"x-request-id", self.request_id.encode()))
             message = {**message, "headers": headers}
         await self._send(message)

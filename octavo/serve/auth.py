@@ -25,31 +25,44 @@ class Scope(enum.Enum):
 
     OPEN = "open"  # probes and the page: say nothing about the model or its users
     USE = "use"  # inference, its tools, and the server's own figures: any valid key
+    DOCS = "docs"  # the description of the API: like USE, unless the operator opens it
 
 
 class Guard:
     """Checks one request against the keys and against other web sites."""
 
-    def __init__(self, keys: Sequence[str], host: str) -> None:
+    def __init__(self, keys: Sequence[str], host: str, *, open_docs: bool = False, origins: Sequence[str] = ()) -> None:
+        """`origins`: other web sites that may call all the same; ``*`` is any."""
         if not all(key.strip() == key and key for key in keys):
             raise ConfigError("an --api-key is empty or has blanks round it; such a key would let anyone in")
         self._digests = [_digest(key.encode()) for key in keys]
         self._loopback = is_loopback(host)
         self._host = host.lower()
+        self._open_docs = open_docs
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     def check(self, needs: Scope, request: AsgiScope) -> str:
         """The tenant: a stable name for the key used, empty when keys are off or there is but one."""
         headers = request["headers"]
         host = _host_header(headers)
-        if needs is Scope.OPEN:
+        if needs is Scope.OPEN or (needs is Scope.DOCS and self._open_docs):
             return ""
         if self._digests:
             tenant = self._tenant(headers)
         else:
             tenant = ""
             self._check_host(host)
-        _check_origin(headers, host)
+        if not self.allows(_origin(headers)):
+            _check_origin(headers, host)
         return tenant
+
+    def owner(self, request: AsgiScope) -> str:
+        """Whose stored things a request may see: a digest of its key, empty where no keys are set."""
+        return _given_key(request["headers"]).hex()[:32] if self._digests else ""
+
+    def allows(self, origin: str) -> bool:
+        """Whether another web site may call: only what the operator has named."""
+        return bool(origin) and ("*" in self._origins or origin.lower() in self._origins)
 
     def _tenant(self, headers: Headers) -> str:
         given = _given_key(headers)
@@ -101,6 +114,10 @@ def _host_header(headers: Headers) -> str:
     if any(not ("!" <= char <= "~") or char in '/\\@?#"<>^`{|}' for char in host):
         raise UserError("The Host header is malformed.", code="bad_request")
     return host
+
+
+def _origin(headers: Headers) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == b"origin"), "")
 
 
 def _check_origin(headers: Headers, host: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,10 +15,14 @@ from starlette.types import Receive, Scope, Send
 from octavo.base.config import LimitsConfig, OctavoConfig
 from octavo.base.errors import EngineError, NotFound, Unavailable
 from octavo.base.wire import EngineStats
+from octavo.serve.auth import Scope as Access
 from octavo.serve.decode import Schema
+from octavo.serve.errors import Envelope, openai_envelope
 from octavo.serve.generate import Engine
+from octavo.serve.jobs import Jobs
 from octavo.serve.limits import SMALL_BODY, Limits
 from octavo.serve.metrics import Metrics
+from octavo.serve.store import Stores
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -49,6 +53,10 @@ class Service:
         self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
         self.metrics = Metrics(self.names[0], self.stats)
         self.draining = False
+        self.endpoints: Sequence[Endpoint] = ()
+        self.jobs = Jobs()
+        self.stores = Stores(config.serve)
+        self.batch_slots = asyncio.Semaphore(config.serve.batch_concurrency)
         self._backend: Backend | None = None
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="octavo-text")
 
@@ -80,6 +88,10 @@ class Service:
         """The engine's figures; zeros while there is none."""
         return self._backend.engine.stats if self._backend else EngineStats()
 
+    def tenant_of(self, owner: str) -> str:
+        """The tenant of an owner of stored things, for work that goes on without a request."""
+        return owner[:16] if len(self.config.serve.api_key) > 1 else ""
+
     def check_model(self, name: str | None) -> str:
         """The name to report. NotFound for a model that is not served here."""
         if name is None:
@@ -100,8 +112,13 @@ class Service:
         with self.limits.held(size):
             return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
 
+    async def end(self) -> None:
+        """Ends the jobs while the engine still runs, so that each can write down where it was."""
+        await self.jobs.end()
+
     def close(self) -> None:
-        """Lets the text threads go."""
+        """Lets the threads and the stores go."""
+        self.stores.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -118,6 +135,8 @@ class Call:
     arrival: float = field(default_factory=time.monotonic)
     headers: list[Header] = field(default_factory=list)  # for the answer, gathered on the way
     body_bytes: int = 0
+    owner: str = ""  # whose stored things it may see
+    background: bool = False  # nobody waits for it: it yields to all others
 
     @property
     def limits(self) -> LimitsConfig:
@@ -144,6 +163,18 @@ class Reply:
 
 
 Handler = Callable[[Call], Awaitable[Reply | None]]  # None: the handler has sent its answer itself
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One line of the table of routes. `scope` has no default: a route cannot forget to say who may call it."""
+
+    path: str
+    methods: tuple[str, ...]
+    scope: Access
+    handler: Handler
+    body: type[Struct] | None = None  # of a JSON request, for the API's description
+    envelope: Envelope = openai_envelope
 
 
 def json_reply(value: object, status: int = 200) -> Reply:

@@ -6,6 +6,7 @@ tracebacks and addresses never reach a client.
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -129,9 +130,16 @@ def invalid_json(exc: msgspec.DecodeError) -> UserError:
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
-async def send_failure(send: Send, fail: Failure, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+Envelope = Callable[[Failure, str], bytes]  # how an endpoint writes an error; the string is the request's id
+
+
+def openai_envelope(fail: Failure, request_id: str) -> bytes:  # noqa: ARG001 - one signature for all envelopes
+    """OpenAI's error object."""
+    return fail.body
+
+
+async def send_failure(send: Send, fail: Failure, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
     """The whole HTTP answer for a failure."""
-    body = fail.body
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

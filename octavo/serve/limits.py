@@ -1,7 +1,7 @@
 """What one client may take: body bytes, time to send them, memory for bodies, open requests."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect
@@ -62,29 +62,38 @@ class Limits:
         """The JSON body. TooLarge while reading, TooSlow by total time or by silence, WrongType by its header."""
         length = check_headers(scope)
         if length is not None and length > self.max_body_bytes:
-            raise self._too_large()
-        loop = asyncio.get_running_loop()
-        start, size, charged = loop.time(), 0, 0
+            raise too_large(self.max_body_bytes)
+        size, charged = 0, 0
         parts: list[bytes] = []
         try:
-            while True:
-                left = min(self._gap_s, start + BODY_GRACE_S + size / self._min_rate - loop.time())
-                message = await _receive(receive, left)
-                part: bytes = message.get("body", b"")
+            async for part in self.body_parts(receive, self.max_body_bytes):
                 size += len(part)
-                if size > self.max_body_bytes:
-                    raise self._too_large()
                 if size > SMALL_BODY:
                     self._charge(size - charged)
                     charged = size
                 parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
+            return b"".join(parts)
         finally:
             self._body_bytes -= charged
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"The body may have at most {self.max_body_bytes} bytes.", code="body_too_large")
+    async def body_parts(self, receive: Receive, max_bytes: int) -> AsyncIterator[bytes]:
+        """A body as it comes. TooLarge, or TooSlow by total time or by silence."""
+        loop = asyncio.get_running_loop()
+        start, size, more = loop.time(), 0, True
+        while more:
+            left = min(self._gap_s, start + BODY_GRACE_S + size / self._min_rate - loop.time())
+            message = await _receive(receive, left)
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > max_bytes:
+                raise too_large(max_bytes)
+            more = message.get("more_body", False)
+            yield part
+
+
+def too_large(max_bytes: int) -> TooLarge:
+    """For a body beyond its limit."""
+    return TooLarge(f"The body may have at most {max_bytes} bytes.", code="body_too_large")
 
 
 def check_headers(scope: Scope) -> int | None:

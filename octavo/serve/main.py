@@ -14,6 +14,7 @@ from octavo.base import log as logs
 from octavo.base.config import OctavoConfig
 from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.serve.app import App
+from octavo.serve.batches.runner import resume
 from octavo.serve.calls import Backend, Service
 from octavo.serve.limits import Limits
 from octavo.serve.server import HttpServer
@@ -104,6 +105,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
         if not http.done():
             backend = start.result()
             service.attach(backend)
+            await resume(service)
             names = ", ".join(service.names)
             seconds = time.monotonic() - begin
             print(f"octavo: serving {names} at {url} (ready after {seconds:.1f} s)", file=sys.stderr, flush=True)
@@ -114,6 +116,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
     finally:
         server.stop()
         await _settle(http, start)
+        await service.end()
         if backend is not None:
             await backend.engine.close()
         service.close()

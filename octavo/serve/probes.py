@@ -37,5 +37,4 @@ async def version(call: Call) -> Reply:  # noqa: ARG001 - one signature for all 
 
 async def page(call: Call) -> Reply:  # noqa: ARG001
     """The chat page."""
-    headers = ((b"content-security-policy", web.security_policy()), (b"referrer-policy", b"no-referrer"))
-    return Reply(web.page(), kind=b"text/html; charset=utf-8", headers=headers)
+    return web.reply()

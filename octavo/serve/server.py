@@ -52,6 +52,7 @@ class HttpServer(uvicorn.Server):
         self.signals: list[int] = []
         self._drain_s = app.service.config.serve.shutdown_timeout
         self._on_drain = on_drain
+        self._jobs = app.service.jobs
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """A signal came: drain, or end at once if it is not the first."""
@@ -86,7 +87,7 @@ class HttpServer(uvicorn.Server):
         if tasks:
             log.info("draining: %d requests are running, %g s at most", len(tasks), self._drain_s)
         end = loop.time() + self._drain_s
-        while tasks and loop.time() < end and not self.force_exit:
+        while (tasks or self._jobs.busy) and loop.time() < end and not self.force_exit:
             await asyncio.sleep(POLL_S)
         for server in self.servers:
             server.close()

@@ -1,7 +1,8 @@
 """Server-sent events over raw ASGI: one send a step of the engine, nothing built per token but the text itself."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -11,6 +12,8 @@ from octavo.serve.errors import Failure
 from octavo.serve.http11 import CONNECTION
 
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE_S = 15.0  # proxies cut a connection on which nothing has come for a while, the shortest after 20 or 30 s
+WAITING = b": waiting\n\n"  # a comment, which every reader of event streams passes over
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -23,6 +26,11 @@ def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def named_event(name: str, payload: bytes) -> bytes:
+    """One event with a type of its own."""
+    return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"
+
+
 class EventStream:
     """An answer in events. `start`, any number of `write`, then `finish` or `fail`."""
 
@@ -31,6 +39,8 @@ class EventStream:
         self._connection = scope.get("extensions", {}).get(CONNECTION)
         self._timeout_s = send_timeout_s
         self.started = False
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
 
     async def start(self, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Sends status 200 and the headers."""
@@ -40,7 +50,8 @@ class EventStream:
     async def write(self, events: bytes) -> None:
         """Sends whole events. A client that reads nothing for too long is cut off: ClientDisconnect."""
         message = {"type": "http.response.body", "body": events, "more_body": True}
-        if self._connection is None or not self._connection["paused"]():
+        self._last = self._loop.time()
+        if not self.paused:
             await self._send(message)
             return
         try:
@@ -51,9 +62,36 @@ class EventStream:
             await asyncio.sleep(0)  # lets the server see the loss before it sees us leave
             raise ClientDisconnect from None
 
-    async def finish(self, events: bytes = b"") -> None:
-        """Sends the last events and [DONE]."""
-        await self._send({"type": "http.response.body", "body": events + DONE})
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads more slowly than we write."""
+        return self._connection is not None and self._connection["paused"]()
+
+    @asynccontextmanager
+    async def kept_alive(self, extra: Iterable[tuple[bytes, bytes]] = ()) -> AsyncIterator[None]:
+        """Inside, a comment goes out whenever nothing else has for 15 seconds; the first one begins the answer."""
+        keeper = asyncio.create_task(self._keep(extra))
+        try:
+            yield
+        finally:
+            keeper.cancel()
+
+    async def _keep(self, extra: Iterable[tuple[bytes, bytes]]) -> None:
+        while True:
+            left = self._last + KEEP_ALIVE_S - self._loop.time()
+            if left > 0:
+                await asyncio.sleep(left)
+                continue
+            self._last = self._loop.time()
+            if self.paused:
+                continue
+            if not self.started:
+                await self.start(extra)
+            await self._send({"type": "http.response.body", "body": WAITING, "more_body": True})
+
+    async def finish(self, events: bytes = b"", end: bytes = DONE) -> None:
+        """Sends the last events and, where the dialect has it, [DONE]."""
+        await self._send({"type": "http.response.body", "body": events + end})
 
     async def fail(self, failure: Failure) -> None:
         """One ``error`` event and the end, without [DONE]: a client must not take a part for the whole."""

@@ -8,9 +8,9 @@ from typing import TypeVar
 from octavo.base.config import OctavoConfig
 from octavo.engine.client import EngineClient
 from octavo.serve.calls import Backend
-from octavo.text.load import load_text
+from octavo.text.load import TextSide, load_text
 from octavo.text.request import Limits
-from octavo.weights.facts import read_model
+from octavo.weights.facts import ModelFiles, read_model
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ async def launch(config: OctavoConfig) -> Backend:
     Files first, since a download must not run twice; then tokenizer and weights side by side.
     """
     files = await in_thread(lambda: read_model(config.engine.model))
-    text = asyncio.create_task(in_thread(lambda: load_text(files, config.engine.model)))
+    text = asyncio.create_task(in_thread(lambda: _load(config, files)))
     try:
         serve = config.serve
         engine = await EngineClient.launch(config.engine, log_level=serve.log_level, log_format=serve.log_format)
@@ -37,6 +37,13 @@ async def launch(config: OctavoConfig) -> Backend:
         raise
     limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size, config.serve.limits.queue_timeout)
     return Backend(engine, side.processor(limits))
+
+
+def _load(config: OctavoConfig, files: ModelFiles) -> TextSide:
+    serve = config.serve
+    return load_text(
+        files, config.engine.model, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser
+    )
 
 
 async def in_thread(call: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.base.errors import EngineDead, Overloaded
-from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenLogprobs, TokenOutput
+from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -140,7 +140,7 @@ class FakeEngine:
                 elif made >= rules.max_tokens:
                     finish = "length"
             self._generated += len(tokens)
-            logprobs = [self._logprob(token, rules.logprobs) for token in tokens] if rules.logprobs >= 0 else None
+            logprobs = [self._logprob(token, rules) for token in tokens] if rules.logprobs >= 0 else None
             yield TokenOutput(
                 request.id,
                 tokens,
@@ -156,11 +156,16 @@ class FakeEngine:
 
     def _prompt_logprobs(self, request: EngineRequest) -> list[TokenLogprobs | None]:
         count = request.sampling.prompt_logprobs
-        return [None, *(self._logprob(token, count) for token in request.tokens[1:])]
+        return [None, *(self._position(token, self._near(token, count)) for token in request.tokens[1:])]
 
-    def _logprob(self, token: int, count: int) -> TokenLogprobs:
-        ids = [(token + step) % self.ready.vocab_size for step in range(count)]
-        return TokenLogprobs(token, -0.5, 1, ids, [-0.5 - math.log1p(step) for step in range(count)])
+    def _logprob(self, token: int, rules: Sampling) -> TokenLogprobs:
+        return self._position(token, list(rules.logprob_token_ids) or self._near(token, rules.logprobs))
+
+    def _near(self, token: int, count: int) -> list[int]:
+        return [(token + step) % self.ready.vocab_size for step in range(count)]
+
+    def _position(self, token: int, ids: list[int]) -> TokenLogprobs:
+        return TokenLogprobs(token, -0.5, 1, ids, [-0.5 - math.log1p(step) for step in range(len(ids))])
 
     def _pseudo_random(self, tokens: Sequence[int]) -> int:
         digest = hashlib.blake2b(",".join(map(str, tokens)).encode(), digest_size=4).digest()

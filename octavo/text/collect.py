@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from octavo.base.params import SamplingParams
 from octavo.base.wire import TokenLogprobs, TokenOutput
 from octavo.text.detokenize import characters
 from octavo.text.graphemes import EmojiGuard
 from octavo.text.logprobs import PositionLogprobs, describe
+from octavo.text.parse.base import Event
+from octavo.text.parse.message import Speaker
 from octavo.text.stops import StopFinder
 from octavo.text.tokenizer import Tokenizer
 
@@ -18,7 +21,8 @@ class TextDelta(Struct, frozen=True):
 
     `text` may lag behind `tokens`: part of a character, of an emoji or of a stop string waits. `needs_abort`: the
     text has ended by a stop string and the engine does not know it yet. With finish_reason "error", `error` is the
-    message and `error_code` the HTTP status.
+    message and `error_code` the HTTP status. `events`: what the text means, where the model's dialects are read;
+    `text` is then what of it is for the user.
     """
 
     text: str = ""
@@ -30,6 +34,7 @@ class TextDelta(Struct, frozen=True):
     needs_abort: bool = False
     error: str | None = None
     error_code: int = 500
+    events: list[Event] | None = None
 
 
 class Collector:
@@ -37,7 +42,8 @@ class Collector:
 
     `index` is its place among siblings. With `echo` the first delta begins with the prompt's text. With
     `hide_output` the engine's token is dropped: the caller asked for the prompt only. All deltas' texts joined are
-    `text`, whatever the cut of tokens into outputs.
+    `text`, whatever the cut of tokens into outputs. `speaker` reads thoughts and calls out of the text; `shown` are
+    special tokens that it must see.
     """
 
     def __init__(
@@ -51,6 +57,8 @@ class Collector:
         prompt_text: str | None = None,
         echo: bool = False,
         hide_output: bool = False,
+        speaker: Speaker | None = None,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
         self.request_id = request_id
         self.index = index
@@ -63,6 +71,7 @@ class Collector:
         self.stop_reason: str | int | None = None
         self._tokenizer = tokenizer
         self._params = params
+        self.speaker = speaker
         self._prompt_text = prompt_text
         self._echo = echo
         self._hide_output = hide_output
@@ -72,7 +81,9 @@ class Collector:
         self._prompt_run: list[TokenLogprobs | None] = []
         self._prompt_done = False
         self._characters = (
-            characters(tokenizer, prompt_tokens, skip_special=params.skip_special_tokens) if params.detokenize else None
+            characters(tokenizer, prompt_tokens, skip_special=params.skip_special_tokens, shown=shown)
+            if params.detokenize
+            else None
         )
         self._stops = StopFinder(params.stops, include=self._include_stop) if params.stops else None
         self._guard = EmojiGuard()
@@ -113,6 +124,8 @@ class Collector:
             assert self._characters is not None
             text = self._guard.feed(self._characters.feed(tokens))
             self.tokens += tokens
+            if self.speaker is not None:
+                return self._spoken(text, TextDelta(tokens=tokens))
             self._texts.append(text)
             return TextDelta(text, tokens)
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
@@ -129,19 +142,41 @@ class Collector:
         matched = self._stops is not None and self._stops.match is not None
         if matched or output.finish is not None:
             text += self._finish(output)
-        text = head + text
         tokens = tokens[:kept]
         self.tokens += tokens
-        if text:
-            self._texts.append(text)
-        return TextDelta(
-            text=text,
+        if self.speaker is None:
+            text = head + text
+            if text:
+                self._texts.append(text)
+        elif head:
+            self._texts.append(head)
+        delta = TextDelta(
+            text=text if self.speaker is None else head,
             tokens=tokens,
             logprobs=self._logprobs(output, kept),
             prompt_logprobs=prompt_logprobs,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             needs_abort=matched and output.finish is None,
+        )
+        return delta if self.speaker is None else self._spoken(text, delta)
+
+    def _spoken(self, text: str, delta: TextDelta) -> TextDelta:
+        """`delta` with what the new text means. A message that may hold one call ends with it."""
+        speaker = self.speaker
+        assert speaker is not None
+        shown, events = speaker.feed(text, len(delta.tokens), self.finish_reason is not None)
+        if shown:
+            self._texts.append(shown)
+        needs_abort = delta.needs_abort
+        if speaker.full and self.finish_reason is None:
+            self.finish_reason, needs_abort = "stop", True
+        return replace(
+            delta,
+            text=delta.text + shown,
+            events=events,
+            finish_reason=self.finish_reason,
+            needs_abort=needs_abort,
         )
 
     def _decode(self, output: TokenOutput) -> tuple[int, str]:

@@ -27,11 +27,17 @@ class Characters(Protocol):
         ...
 
 
-def characters(tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special: bool = True) -> Characters:
-    """The decoder that fits the tokenizer, for text that continues `prompt`."""
+def characters(
+    tokenizer: Tokenizer,
+    prompt: Sequence[int] = (),
+    *,
+    skip_special: bool = True,
+    shown: frozenset[int] = _NONE,
+) -> Characters:
+    """The decoder that fits the tokenizer, for text that continues `prompt`. `shown`: special tokens not skipped."""
     if tokenizer.pieces is None:
-        return WindowCharacters(tokenizer, prompt, skip_special=skip_special)
-    return TableCharacters(tokenizer, prompt, skip_special=skip_special)
+        return WindowCharacters(tokenizer, prompt, skip_special=skip_special, shown=shown)
+    return TableCharacters(tokenizer, prompt, skip_special=skip_special, shown=shown)
 
 
 class TableCharacters:
@@ -39,13 +45,21 @@ class TableCharacters:
 
     __slots__ = ("_decode", "_pieces", "_skip", "_strip")
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        *,
+        skip_special: bool = True,
+        shown: frozenset[int] = _NONE,
+    ) -> None:
         assert tokenizer.pieces is not None
         self._pieces = tokenizer.pieces
-        self._skip = tokenizer.special_ids if skip_special else _NONE
+        skip = tokenizer.special_ids if skip_special else _NONE
+        self._skip = skip - shown
         self._decode = _UTF8("replace").decode
         # SentencePiece drops the first space of a text, and a text that continues a prompt is not at its start.
-        self._strip = tokenizer.pieces.strip_first and all(token in self._skip for token in prompt)
+        self._strip = tokenizer.pieces.strip_first and all(token in skip for token in prompt)
 
     def feed(self, tokens: Sequence[int]) -> str:
         """The characters that these tokens complete."""
@@ -75,9 +89,16 @@ class WindowCharacters:
     _CONTEXT = 8  # ids of the prompt that the decoder sees before the first new one
     _MAX_WAIT = 16  # ids that may stay unfinished: bytes that are no character must not be held for ever
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        *,
+        skip_special: bool = True,
+        shown: frozenset[int] = _NONE,
+    ) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special
+        self._skip = tokenizer.special_ids - shown if skip_special else _NONE
         self._ids = list(prompt[-self._CONTEXT :])
         self._shown = len(self._ids)
 
@@ -103,7 +124,8 @@ class WindowCharacters:
         return new
 
     def _text(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special=self._skip)
+        skip = self._skip
+        return self._tokenizer.decode([token for token in ids if token not in skip], skip_special=False)
 
 
 class Detokenizer:

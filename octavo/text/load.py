@@ -6,6 +6,7 @@ from octavo.base.config import ModelConfig
 from octavo.base.wire import Vocabulary
 from octavo.text.chat import ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
+from octavo.text.parse.speech import Speech
 from octavo.text.request import Limits, TextProcessor
 from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, TokenizerSource, load_tokenizer
@@ -19,17 +20,26 @@ class TextSide:
     template: ChatTemplate | None
     defaults: Defaults
     seed: int
+    speech: Speech  # how the model marks thoughts and calls
     vocabulary: Vocabulary | None  # for features of the engine that must know; None: it cannot be told
 
     def processor(self, limits: Limits) -> TextProcessor:
         """The front door, for an engine with these limits."""
-        return TextProcessor(self.tokenizer, self.template, limits, self.defaults, seed=self.seed)
+        return TextProcessor(self.tokenizer, self.template, limits, self.defaults, seed=self.seed, speech=self.speech)
 
 
-def load_text(files: TokenizerSource, config: ModelConfig) -> TextSide:
-    """Raises ModelFileError for a tokenizer that cannot be read, ConfigError for a template that does not compile."""
+def load_text(
+    files: TokenizerSource, config: ModelConfig, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
+) -> TextSide:
+    """The parsers are names of text/parse/registry.py, ``auto`` or ``none``.
+
+    Raises ModelFileError for a tokenizer that cannot be read, ConfigError for a template that does not compile and for
+    an unknown parser.
+    """
     tokenizer = load_tokenizer(files)
     template = load_chat(tokenizer.templates, tokenizer.special_texts, tokenizer.special)
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
     _ = tokenizer.longest_token  # worked out now and not in the first request
-    return TextSide(tokenizer, template, defaults, config.seed, vocabulary_of(tokenizer))
+    source = "\n".join(tokenizer.templates.values())
+    speech = Speech(tokenizer, source, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+    return TextSide(tokenizer, template, defaults, config.seed, speech, vocabulary_of(tokenizer))

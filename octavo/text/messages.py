@@ -24,7 +24,8 @@ class TemplateTraits:
     """How a template treats messages, read from its syntax tree.
 
     `content`: whether it walks over a message's content as a list of parts or takes it as one string.
-    `takes_strings`: whether a walking template also asks ``content is string``.
+    `takes_strings`: whether a walking template also asks ``content is string``. `json_arguments`: whether it prints
+    the arguments of calls as they are, so that they must be JSON text and not objects.
     """
 
     def __init__(self, tree: nodes.Template, source: str) -> None:
@@ -33,6 +34,7 @@ class TemplateTraits:
             test.name == "string" and _is_content(test.node, _aliases(tree)) for test in tree.find_all(nodes.Test)
         )
         self.knows_developer = "developer" in source
+        self.json_arguments = _prints_arguments(tree)
 
 
 def normalize(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
@@ -57,7 +59,7 @@ def _message(message: Mapping[str, Any], where: str, traits: TemplateTraits) -> 
         result["role"] = "system"
     result["content"] = _content(message.get("content"), f"{where}.content", traits)
     if "tool_calls" in result:
-        result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls")
+        result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls", traits.json_arguments)
         if not result["tool_calls"]:
             del result["tool_calls"]
     return result
@@ -94,8 +96,8 @@ def _part(part: Any, where: str) -> str:
     return text
 
 
-def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
-    """Tool calls with arguments parsed from JSON text to objects, which is what templates print."""
+def _tool_calls(calls: Any, where: str, as_text: bool) -> list[dict[str, Any]]:
+    """Tool calls with arguments as objects, which is what most templates print, or as JSON text."""
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise UserError("tool_calls must be a list", param=where)
     result = []
@@ -108,6 +110,8 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
             if isinstance(function.get("arguments"), str):
                 place = f"{where}[{index}].function.arguments"
                 function["arguments"] = _arguments(function["arguments"], place)
+            if as_text and "arguments" in function:
+                function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
             copy["function"] = function
         result.append(copy)
     return result
@@ -127,26 +131,60 @@ def _walks_content(tree: nodes.Template) -> bool:
     return any(_is_content(loop.iter, aliases) for loop in tree.find_all(nodes.For))
 
 
-def _aliases(tree: nodes.Template) -> set[str]:
-    """Names that are set from a message's content, directly or through one another."""
+def _prints_arguments(tree: nodes.Template) -> bool:
+    """Whether arguments are printed or joined to text as they are, and nowhere handled as an object."""
+    aliases = _aliases(tree, "arguments")
+
+    def found(node: nodes.Node | None) -> bool:
+        return _is_field(node, "arguments", aliases)
+
+    as_object = (
+        any(found(use.node) for use in tree.find_all(nodes.Filter))
+        or any(found(use.node) for use in tree.find_all(nodes.Test) if use.name in ("mapping", "string"))
+        or any(found(use.iter) for use in tree.find_all(nodes.For))
+        or any(found(use.node) for use in tree.find_all(nodes.Getattr))
+        or any(found(use.node) for use in tree.find_all(nodes.Getitem))
+    )
+    joined = (
+        any(found(use.left) or found(use.right) for use in tree.find_all(nodes.Add))
+        or any(found(part) for use in tree.find_all(nodes.Concat) for part in use.nodes)
+        or any(found(part) for use in tree.find_all(nodes.Call) if _concatenates(use) for part in use.args)
+        or any(found(part) for use in tree.find_all(nodes.Output) for part in use.nodes)
+    )
+    return joined and not as_object
+
+
+def _concatenates(call: nodes.Call) -> bool:
+    """Whether this is what the sandbox makes of ``~``."""
+    return isinstance(call.node, nodes.EnvironmentAttribute) and call.node.name == "octavo_concat"
+
+
+def _aliases(tree: nodes.Template, field: str = "content") -> set[str]:
+    """Names that are set from a field of a message, directly or through one another."""
     aliases: set[str] = set()
     assigns = [(assign.target, assign.node) for assign in tree.find_all(nodes.Assign)]
     for _ in range(4):
         before = len(aliases)
         aliases |= {
-            target.name for target, value in assigns if isinstance(target, nodes.Name) and _is_content(value, aliases)
+            target.name
+            for target, value in assigns
+            if isinstance(target, nodes.Name) and _is_content(value, aliases, field)
         }
         if len(aliases) == before:
             break
     return aliases
 
 
-def _is_content(node: nodes.Node | None, aliases: set[str]) -> bool:
+def _is_content(node: nodes.Node | None, aliases: set[str], field: str = "content") -> bool:
     """Whether an expression is ``x.content``, ``x['content']``, a name set from one, or a filter over one."""
     while isinstance(node, nodes.Filter):
         node = node.node
+    return _is_field(node, field, aliases)
+
+
+def _is_field(node: nodes.Node | None, field: str, aliases: set[str]) -> bool:
     if isinstance(node, nodes.Getattr):
-        return node.attr == "content"
+        return node.attr == field
     if isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+        return isinstance(node.arg, nodes.Const) and node.arg.value == field
     return isinstance(node, nodes.Name) and node.name in aliases

@@ -20,13 +20,15 @@ from octavo.text.chat import NO_TEMPLATE, ChatTemplate
 from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults
 from octavo.text.fanout import mix, sibling_id, sibling_seed
+from octavo.text.parse.speech import NO_DIALECT, Speech, Voice, Wish
 from octavo.text.sampling import check_ids, resolve_sampling
 from octavo.text.special import Bounds, Crowded, Rendered
-from octavo.text.structured import spec_of
+from octavo.text.structured import given_spec
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
 MAX_SALT_CHARS = 256
+_TAIL_CHARS = 256  # of a prompt: enough to see whether it ends inside thoughts
 _PROBE_CHARS = 1 << 16  # a longer text is counted piece by piece first, so that a hopeless one costs little
 
 
@@ -47,7 +49,10 @@ class Prepared(Struct, frozen=True):
 
 
 class TextProcessor:
-    """Turns prompts into engine requests. `seed` starts the seeds of requests that give none."""
+    """Turns prompts into engine requests.
+
+    `seed` starts the seeds of requests that give none. `speech` is how the model marks thoughts and calls.
+    """
 
     def __init__(
         self,
@@ -57,7 +62,9 @@ class TextProcessor:
         defaults: Defaults = Defaults(),  # noqa: B008
         *,
         seed: int = 0,
+        speech: Speech | None = None,
     ) -> None:
+        self.speech = speech
         self.tokenizer = tokenizer
         self.template = chat
         self.limits = limits
@@ -88,6 +95,7 @@ class TextProcessor:
         else:
             tokens, text = self._given_tokens(prompt, params, param), None
         tokens = self._truncated(tokens, params)
+        grammar = given_spec(params) if grammar is None else grammar
         return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, param, grammar)
 
     def chat(
@@ -104,9 +112,13 @@ class TextProcessor:
         cache_salt: str = "",
         echo: bool = False,
         grammar: GrammarSpec | None = None,
+        wish: Wish | None = None,
     ) -> Prepared:
-        """A chat, rendered by the model's template. `grammar` goes before the params' structured_outputs. Raises
-        UserError."""
+        """A chat, rendered by the model's template. `grammar` goes before the params' structured_outputs.
+
+        With `wish` its answer is read for thoughts and calls, and `grammar` waits for the end of the thoughts.
+        Raises UserError.
+        """
         params = params.checked()
         rendered = self.render(
             messages,
@@ -119,7 +131,20 @@ class TextProcessor:
         tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
         tokens = self._truncated(tokens, params)
         text = str(rendered) if echo and params.truncate_prompt_tokens is None else None
-        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages", grammar)
+        if grammar is None:
+            grammar = given_spec(params)
+        voice = None
+        if wish is not None and params.detokenize:
+            voice = self._voice(rendered.text[-_TAIL_CHARS:], wish, grammar)
+            grammar = grammar if voice is None else voice.spec
+        return self._prepare(tokens, text, params, request_id, priority, cache_salt, echo, "messages", grammar, voice)
+
+    def _voice(self, tail: str, wish: Wish, grammar: GrammarSpec | None) -> Voice | None:
+        if self.speech is not None:
+            return self.speech.voice(tail, wish, grammar)
+        if wish.choice is not None and wish.choice.mode == "required":
+            raise UserError(NO_DIALECT, param="tool_choice", code="unsupported_value")
+        return None
 
     def render(
         self,
@@ -217,6 +242,7 @@ class TextProcessor:
         echo: bool,
         param: str,
         grammar: GrammarSpec | None,
+        voice: Voice | None = None,
     ) -> Prepared:
         _check_envelope(request_id, priority, cache_salt)
         if not tokens:
@@ -234,8 +260,6 @@ class TextProcessor:
             room = min(room, self.defaults.max_tokens)
         base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
         first = resolve_sampling(wanted, self.tokenizer, vocab_size=self._vocab_size, room=room, seed=0)
-        if grammar is None and params.structured_outputs is not None and params.structured_outputs.given:
-            grammar = spec_of(params.structured_outputs)
         riders: dict[str, bytes] = {}
         if grammar is not None and not prompt_only:
             first, riders = self._constrained(first, grammar)
@@ -257,6 +281,8 @@ class TextProcessor:
                     prompt_text=text,
                     echo=echo,
                     hide_output=prompt_only,
+                    speaker=voice.speaker() if voice is not None else None,
+                    shown=voice.shown if voice is not None else frozenset(),
                 )
             )
         return Prepared(requests, collectors, tokens)

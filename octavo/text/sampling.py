@@ -24,6 +24,7 @@ def resolve_sampling(
     check_ids(params.stop_token_ids or (), vocab_size, "stop_token_ids")
     check_ids(params.allowed_token_ids or (), vocab_size, "allowed_token_ids")
     check_ids(params.logit_bias or (), vocab_size, "logit_bias")
+    check_ids(params.logprob_token_ids or (), vocab_size, "logprob_token_ids")
     greedy = params.temperature < _GREEDY_BELOW
     return Sampling(
         seed=seed,
@@ -44,6 +45,7 @@ def resolve_sampling(
         stop_token_ids=tuple(sorted(set(params.stop_token_ids or ()))),
         logprobs=-1 if params.logprobs is None else min(params.logprobs, vocab_size),
         prompt_logprobs=-1 if params.prompt_logprobs is None else min(params.prompt_logprobs, vocab_size),
+        logprob_token_ids=tuple(dict.fromkeys(params.logprob_token_ids or ())),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.base.params import CONSTRAINTS, StructuredOutputsParams
+from octavo.base.params import CONSTRAINTS, SamplingParams, StructuredOutputsParams
 from octavo.base.wire import Vocabulary
 from octavo.grammar.spec import GrammarSpec, Kind
 from octavo.text.tokenizer import Tokenizer
@@ -22,6 +22,12 @@ _KINDS: dict[str, Kind] = {
     "structural_tag": "structural_tag",
 }
 _JSON = ("json_schema", "json_object")
+
+
+def given_spec(params: SamplingParams) -> GrammarSpec | None:
+    """The constraint that sampling parameters hold. Raises UserError."""
+    given = params.structured_outputs
+    return spec_of(given) if given is not None and given.given else None
 
 
 def spec_of(

@@ -14,6 +14,7 @@ from api_textkit import text_processor
 
 from octavo.base.config import EngineConfig, ModelConfig, OctavoConfig, ServeConfig
 from octavo.serve.app import App
+from octavo.serve.batches.runner import resume
 from octavo.serve.calls import Backend, Service
 from octavo.serve.limits import Limits
 from octavo.serve.main import bind
@@ -25,6 +26,7 @@ MODEL = "tiny"
 
 def config(**serve: Any) -> OctavoConfig:
     model = ModelConfig(model="/nowhere/tiny", served_model_name=[MODEL, "alias/of-it"])
+    serve = {"no_response_store": "response_store" not in serve, "no_files": "files_dir" not in serve, **serve}
     return OctavoConfig(engine=EngineConfig(model=model), serve=ServeConfig(port=0, shutdown_timeout=2.0, **serve))
 
 
@@ -88,9 +90,19 @@ class Live:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        asyncio.run_coroutine_threadsafe(self.service.end(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.server.stop)
         self._thread.join(10)
         self.service.close()
+
+    def stop_jobs(self) -> None:
+        """What a server does at its end, before its engine goes."""
+        self.service.draining = True
+        asyncio.run_coroutine_threadsafe(self.service.end(), self.loop).result(10)
+
+    def resume(self) -> None:
+        """What a server does once its model is loaded."""
+        asyncio.run_coroutine_threadsafe(resume(self.service), self.loop).result(10)
 
     def reset(self) -> None:
         fresh = FakeEngine(self.engine.ready.vocab_size, self.engine.ready.max_model_len)

@@ -99,7 +99,7 @@ class Answer:
         events = EventStream(self._call.scope, self._call.send, self._call.limits.send_timeout)
         chunks = Chunks(self._dialect, self._head, self._options, self._collectors, self._n)
         try:
-            async with bounded_call(self._call), generation:
+            async with bounded_call(self._call), generation, events.kept_alive(self._call.headers):
                 async for pieces in generation.steps():
                     out = b"".join([chunks.render(piece.index, piece.delta) for piece in pieces])
                     if not out:

@@ -14,6 +14,7 @@ from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, sa
 from octavo.serve.openai.schema import ChatRequest
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
+from octavo.text.parse.base import Event, Reasoning, Text, ToolArguments, ToolStart
 
 _SCHEMA = Schema(ChatRequest, SILENT)
 
@@ -37,19 +38,47 @@ async def create(call: Call) -> Reply | None:
 
 def _check(body: ChatRequest) -> None:
     """What the fields must be to each other."""
-    choice = body.tool_choice
-    if choice not in (None, "none", "auto"):
-        raise UserError(
-            "tool_choice may be none or auto on this server.", param="tool_choice", code="unsupported_value"
-        )
     if body.top_logprobs and not body.logprobs:
         raise UserError("top_logprobs needs logprobs: true.", param="top_logprobs")
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(body, name)
         if value is not None and not 1 <= value <= MAX_TOKENS:
             raise UserError(f"{name} must be between 1 and {MAX_TOKENS}.", param=name)
-    if body.prompt_logprobs is not None and body.stream:
-        raise UserError("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    if body.logprob_token_ids and not body.logprobs:
+        raise UserError("logprob_token_ids needs logprobs: true.", param="logprob_token_ids")
+
+
+def message_of(collector: Collector, with_reasoning: bool = True) -> dict[str, Any]:
+    """The assistant's message. Content is null where there are calls or thoughts and no text."""
+    message: dict[str, Any] = {"role": "assistant", "content": collector.text, "refusal": None}
+    speaker = collector.speaker
+    if speaker is None:
+        return message
+    reasoning = speaker.reasoning if with_reasoning else ""
+    if reasoning:
+        message["reasoning"] = message["reasoning_content"] = reasoning
+    if speaker.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in speaker.calls
+        ]
+    if not collector.text and (speaker.calls or reasoning):
+        message["content"] = None
+    return message
+
+
+def delta_of(event: Event) -> dict[str, Any]:
+    """The delta of one event; empty where there is nothing to say."""
+    if isinstance(event, Text):
+        return {"content": event.text}
+    if isinstance(event, Reasoning):
+        return {"reasoning": event.text, "reasoning_content": event.text}
+    if isinstance(event, ToolStart):
+        function = {"name": event.name, "arguments": ""}
+        return {"tool_calls": [{"index": event.index, "id": event.id, "type": "function", "function": function}]}
+    if isinstance(event, ToolArguments):
+        return {"tool_calls": [{"index": event.index, "function": {"arguments": event.delta}}]}
+    return {}
 
 
 class _Chat:
@@ -62,13 +91,14 @@ class _Chat:
         self._names = TokenNames(bool(body.return_tokens_as_token_ids))
         self._logprobs = bool(body.logprobs)
         self._positions = body.prompt_logprobs is not None
+        self._reasoning = body.include_reasoning is not False
 
     def choice(self, index: int, collector: Collector) -> dict[str, Any]:
         return {
             "index": index,
-            "message": {"role": "assistant", "content": collector.text, "refusal": None},
+            "message": message_of(collector, self._reasoning),
             "logprobs": self._content(collector.logprobs) if self._logprobs else None,
-            "finish_reason": collector.finish_reason,
+            "finish_reason": self.finish_reason(collector, collector.finish_reason),
             "stop_reason": collector.stop_reason,
         }
 
@@ -81,8 +111,23 @@ class _Chat:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
+    def prompt_event(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        if not self._positions or index or delta.prompt_logprobs is None:
+            return None
+        return {"choices": [], "prompt_logprobs": prompt_positions(delta.prompt_logprobs)}
+
     def text_key(self) -> tuple[bytes, bytes]:
         return b'"delta":{"content":', b"}"
+
+    def finish_reason(self, collector: Collector, reason: str | None) -> str | None:
+        return "tool_calls" if reason == "stop" and collector.speaker and collector.speaker.calls else reason
+
+    def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:
+        return [
+            {"delta": fields}
+            for event in events
+            if (self._reasoning or not isinstance(event, Reasoning)) and (fields := delta_of(event))
+        ]
 
     def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:  # noqa: ARG002
         return self._content(delta.logprobs) if delta.logprobs else None

@@ -13,6 +13,7 @@ from octavo.serve.openai.prepare import begin, prompt_sequences, sampling
 from octavo.serve.openai.schema import CompletionRequest
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
+from octavo.text.parse.base import Event
 from octavo.text.request import Prepared
 from octavo.text.tokenizer import Tokenizer
 
@@ -25,8 +26,8 @@ async def create(call: Call) -> Reply | None:
     """Continues each prompt `n` times; choice ``p * n + i`` is the i-th continuation of prompt p."""
     ticket, body = await begin(call, _SCHEMA, "cmpl")
     options = options_of(body)
-    if body.prompt_logprobs is not None and body.stream:
-        raise UserError("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    if body.logprob_token_ids and body.logprobs is None:
+        raise UserError("logprob_token_ids needs logprobs.", param="logprob_token_ids")
     params = sampling(ticket.backend, body, DEFAULT_MAX_TOKENS)
     if body.logprobs is not None:
         params = params.replace(logprobs=body.logprobs)
@@ -52,7 +53,8 @@ class _Completions:
         self._echo = bool(body.echo)
         self._positions = body.prompt_logprobs is not None
         choices = sum(len(each.requests) for each in prepared)
-        self._lines = [LegacyLogprobs(names, body.logprobs or 0) for _ in range(choices)]
+        shown = len(body.logprob_token_ids or ()) or body.logprobs or 0
+        self._lines = [LegacyLogprobs(names, shown) for _ in range(choices)]
 
     def choice(self, index: int, collector: Collector) -> dict[str, Any]:
         rendered: dict[str, Any] = {
@@ -72,8 +74,20 @@ class _Completions:
     def opening(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002
         return None
 
+    def prompt_event(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        if not self._positions or delta.prompt_logprobs is None:
+            return None
+        empty = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+        return {"choices": [{**empty, "prompt_logprobs": prompt_positions(delta.prompt_logprobs)}]}
+
     def text_key(self) -> tuple[bytes, bytes]:
         return b'"text":', b""
+
+    def finish_reason(self, collector: Collector, reason: str | None) -> str | None:  # noqa: ARG002
+        return reason
+
+    def deltas(self, events: Sequence[Event]) -> list[dict[str, Any]]:  # noqa: ARG002
+        return []  # a completion is text and nothing else
 
     def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:
         return self._render(index, collector, delta.prompt_logprobs, delta.logprobs or [])

@@ -24,6 +24,7 @@ SILENT = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
+        "prompt_cache_options",
         "prediction",
         "request_id",
         "session_id",
@@ -35,10 +36,8 @@ SILENT = frozenset(
 # Field -> values that ask for nothing. null always does.
 REFUSED: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "suffix": ("",),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
-    "logprob_token_ids": ([],),
     "prompt_embeds": (),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -59,6 +58,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "logits_processors": ([],),
     "moderation": (),
     "echo": (False,),
+    "suffix": ("",),
     "max_completion_tokens": (),
     "top_logprobs": (0,),
     "tools": ([],),

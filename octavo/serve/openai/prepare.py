@@ -14,18 +14,22 @@ from octavo.serve.decode import Schema
 from octavo.serve.openai.bounds import check_bounds
 from octavo.serve.openai.fields import ignored_header, sort_unknown
 from octavo.serve.openai.messages import template_messages
-from octavo.serve.openai.prompts import split_prompts
+from octavo.serve.openai.prompts import Prompt, split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
 from octavo.serve.openai.structured import grammar_of
-from octavo.serve.openai.tools import check_tools
+from octavo.serve.openai.tools import check_tools, choice_of
+from octavo.text.fill import find_fill
+from octavo.text.parse.speech import Wish
 from octavo.text.request import Prepared
 
 MAX_CHOICES = 1024
+BACKGROUND_PRIORITY = (1 << 31) - 1  # behind all that a caller may ask for
 IGNORED_HEADER = b"x-octavo-ignored"
 
 B = TypeVar("B", bound=Sampled)
 
 _TOKEN_ID = re.compile(r"\d{1,10}")
+_THINKING_SWITCHES = ("enable_thinking", "thinking")  # what templates call it
 # Words that the renderer sets itself; a caller may not set them behind its back.
 _RESERVED = frozenset(
     {
@@ -68,14 +72,16 @@ async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     note_unknown(call, unknown)
     check_bounds(body, call.limits)
     model = call.service.check_model(body.model)
-    if body.priority and call.service.config.engine.scheduler.scheduling_policy != "priority":
+    ordered = call.service.config.engine.scheduler.scheduling_policy == "priority"
+    if body.priority and not ordered:
         raise UserError(
             "priority needs a server with --scheduling-policy priority.", param="priority", code="unsupported_value"
         )
     salt = body.cache_salt or ""
     if call.tenant:  # one key must not learn from the cache what another has asked
         salt = f"{call.tenant}:{salt}"
-    return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, body.priority or 0), body
+    priority = BACKGROUND_PRIORITY if call.background and ordered else body.priority or 0
+    return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, priority), body
 
 
 def note_unknown(call: Call, unknown: dict[str, msgspec.Raw]) -> None:
@@ -95,6 +101,8 @@ def sampling(backend: Backend, body: Sampled, max_tokens: int | None) -> Samplin
     """The body's sampling fields over the model's defaults, checked; `max_tokens` where the body has none."""
     given = {name: value for name in SAMPLING if (value := getattr(body, name)) is not None}
     given.setdefault("max_tokens", max_tokens)
+    if given.get("logprob_token_ids"):
+        given["logprobs"] = 0  # the endpoint says how many
     if body.logit_bias is not None:
         given["logit_bias"] = {_token_id(key): bias for key, bias in body.logit_bias.items()}
     return backend.text.defaults.params(**given).checked()
@@ -103,6 +111,8 @@ def sampling(backend: Backend, body: Sampled, max_tokens: int | None) -> Samplin
 def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingParams) -> list[Prepared]:
     """One Prepared a prompt. UserError names the prompt at fault."""
     prompts = split_prompts(body.prompt)
+    if body.suffix:
+        prompts, params = fill_prompts(ticket.backend, body, prompts, params)
     check_choices(len(prompts), params.n)
     many = len(prompts) > 1
     grammar = grammar_of(body)
@@ -122,17 +132,42 @@ def prompt_sequences(ticket: Ticket, body: CompletionRequest, params: SamplingPa
     ]
 
 
+def fill_prompts(
+    backend: Backend, body: CompletionRequest, prompts: list[Prompt], params: SamplingParams
+) -> tuple[list[Prompt], SamplingParams]:
+    """Prompts that ask for what stands between them and the suffix, and where such an answer ends."""
+    form = find_fill(backend.text.tokenizer)
+    if form is None:
+        raise UserError("This model has no tokens to fill in the middle.", param="suffix", code="unsupported_value")
+    for name in ("echo", "truncate_prompt_tokens"):
+        if getattr(body, name):
+            raise UserError(f"{name} does not go with suffix.", param=name, code="invalid_value")
+    suffix = backend.text.tokenize(body.suffix or "", add_special=False, param="suffix")
+    filled: list[Prompt] = []
+    for index, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            raise UserError("suffix needs prompts of text.", param=f"prompt[{index}]", code="invalid_value")
+        before = backend.text.tokenize(prompt, add_special=False) if prompt else []
+        filled.append(form.tokens(backend.text.tokenizer, before, suffix))
+    stops = list(dict.fromkeys([*(params.stop_token_ids or ()), *form.ends]))
+    return filled, params.replace(stop_token_ids=stops)
+
+
 def chat_sequences(
     ticket: Ticket, body: ChatRequest, params: SamplingParams, *, keep_tools: bool = True
 ) -> list[Prepared]:
     """The conversation as a prompt, continued ``params.n`` times. `keep_tools`: under tool_choice none, too."""
     arguments = template_arguments(body, body.tools if keep_tools or body.tool_choice != "none" else None)
+    tools, choice = choice_of(body.tools, body.tool_choice, body.parallel_tool_calls)
+    budget = body.thinking_token_budget
+    wish = Wish(tools, choice, None if budget is None or budget < 0 else budget)
     prepared = ticket.backend.text.chat(
         template_messages(body.messages),
         params,
         request_id=ticket.id,
         priority=ticket.priority,
         cache_salt=ticket.cache_salt,
+        wish=wish,
         grammar=grammar_of(body),
         **arguments,
     )
@@ -157,6 +192,8 @@ def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> 
         extra["documents"] = body.documents
     if body.reasoning_effort is not None:
         extra.setdefault("reasoning_effort", body.reasoning_effort)
+        for name in _THINKING_SWITCHES:
+            extra.setdefault(name, body.reasoning_effort != "none")
     generate = body.add_generation_prompt
     if generate is None:
         generate = not body.continue_final_message

@@ -75,6 +75,7 @@ class Sampled(Struct, kw_only=True):
     ignore_eos: bool | None = None
     seed: Int | None = None
     prompt_logprobs: Int | None = None
+    logprob_token_ids: Annotated[list[TokenId], Meta(max_length=params.MAX_LOGPROB_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
@@ -116,6 +117,7 @@ SAMPLING = (
     "ignore_eos",
     "seed",
     "prompt_logprobs",
+    "logprob_token_ids",
     "include_stop_str_in_output",
     "skip_special_tokens",
     "spaces_between_special_tokens",
@@ -129,6 +131,7 @@ class CompletionRequest(Sampled, kw_only=True):
     prompt: Text | Annotated[list[Any], Meta(max_length=MAX_TOKEN_LIST)]
     add_special_tokens: bool | None = None
     echo: bool | None = None
+    suffix: Text | None = None
     logprobs: Int | None = None
 
 
@@ -203,6 +206,8 @@ class ChatRequest(Sampled, kw_only=True):
     top_logprobs: Int | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=-1, le=params.MAX_TOKENS)] | None = None
 
 
 class TokenizeRequest(Struct, kw_only=True):

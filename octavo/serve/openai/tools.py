@@ -7,10 +7,62 @@ import msgspec
 
 from octavo.base.errors import UserError
 from octavo.grammar.schema import check_schema
+from octavo.text.parse.base import Choice
 
 MAX_SCHEMA_BYTES = 64 << 10
 MAX_DESCRIPTION = 16 << 10
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def choice_of(
+    tools: list[dict[str, Any]] | None, tool_choice: Any, parallel: bool | None
+) -> tuple[list[dict[str, Any]], Choice | None]:
+    """The tools that may be called, and how; None where no call is to be looked for. The tools have been checked.
+
+    `tool_choice` is ``none``, ``auto``, ``required``, a function by name, or ``allowed_tools``. Raises UserError.
+    """
+    if tool_choice is None or tool_choice in ("none", "auto"):
+        names = _names(tools or [])
+        if not tools or tool_choice == "none":
+            return [], None
+        return tools, Choice("auto", names, parallel is not False, _strict(tools))
+    if not tools:
+        raise UserError("tool_choice needs tools.", param="tool_choice", code="invalid_value")
+    if tool_choice == "required":
+        return tools, Choice("required", _names(tools), parallel is not False, _strict(tools))
+    if isinstance(tool_choice, dict) and tool_choice.get("type") == "function":
+        name = _named(tool_choice, tools, "tool_choice")
+        return tools, Choice("required", (name,), False, True)
+    if isinstance(tool_choice, dict) and tool_choice.get("type") == "allowed_tools":
+        inner = tool_choice.get("allowed_tools", tool_choice)
+        mode = inner.get("mode") if isinstance(inner, dict) else None
+        listed = inner.get("tools") if isinstance(inner, dict) else None
+        if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
+            raise _bad("tool_choice.allowed_tools", "needs a mode, auto or required, and tools")
+        where = "tool_choice.allowed_tools.tools"
+        names = tuple(dict.fromkeys(_named(each, tools, f"{where}[{i}]") for i, each in enumerate(listed)))
+        kept = [tool for tool in tools if tool["function"]["name"] in names]
+        return kept, Choice(mode, names, parallel is not False, _strict(kept))
+    raise _bad("tool_choice", "must be none, auto, required, a function, or allowed_tools")
+
+
+def _names(tools: list[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(tool["function"]["name"] for tool in tools)
+
+
+def _strict(tools: list[dict[str, Any]]) -> bool:
+    return any(tool["function"].get("strict") is True for tool in tools)
+
+
+def _named(value: Any, tools: list[dict[str, Any]], where: str) -> str:
+    """The name of a function among the tools."""
+    function = value.get("function", value) if isinstance(value, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise _bad(f"{where}.function.name", "must be a string")
+    if name not in _names(tools):
+        raise _bad(f"{where}.function.name", "is not the name of one of the tools")
+    return name
 
 
 def check_tools(tools: list[dict[str, Any]]) -> None:

@@ -14,12 +14,17 @@ def usage_of(collectors: Sequence[Collector], choices_per_prompt: int) -> dict[s
     firsts = collectors[::choices_per_prompt]
     prompt = sum(collector.num_prompt_tokens for collector in firsts)
     completion = sum(collector.num_output_tokens for collector in collectors)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(collector.cached_tokens for collector in firsts)},
     }
+    speakers = [collector.speaker for collector in collectors if collector.speaker is not None]
+    if speakers:
+        thought = sum(speaker.reasoning_tokens for speaker in speakers)
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage
 
 
 def usage_json(collectors: Sequence[Collector], choices_per_prompt: int) -> bytes:

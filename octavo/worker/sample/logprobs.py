@@ -9,11 +9,12 @@ from octavo.worker.staging import Ints
 FLOOR = -9999.0  # stands for minus infinity, which JSON cannot carry
 
 
-def describe(logits: Tensor, tokens: Tensor, top: int) -> Tensor:
+def describe(logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:
     """Of each row of raw logits ``[n, V]``: the token's log-probability and rank, and the `top` likeliest.
 
     Gives ``[n, 3 + 2 top]`` int32: token, rank, log-probability bits, ids, log-probability bits. Rank 1 is the
-    likeliest; equals share a rank.
+    likeliest; equals share a rank. `asked` ``[n, top]`` int64 holds ids to report in place of the likeliest, -1 for
+    none.
     """
     top = min(top, logits.shape[1])
     total = logits.logsumexp(-1, keepdim=True)
@@ -21,6 +22,10 @@ def describe(logits: Tensor, tokens: Tensor, top: int) -> Tensor:
     rank = (logits > own).sum(-1, keepdim=True) + 1
     if top:
         values, ids = logits.topk(top, dim=-1)
+        if asked is not None:
+            asked = asked[:, :top]
+            ids = torch.where(asked >= 0, asked, ids)
+            values = logits.gather(1, ids)
     else:
         values, ids = own[:, :0], tokens[:, None][:, :0]
     whole = torch.cat([tokens[:, None], rank, ids], 1).to(torch.int32)

@@ -15,7 +15,7 @@ from octavo.worker.columns import Columns, is_greedy, is_plain
 from octavo.worker.sample.draw import draw
 from octavo.worker.sample.logprobs import describe
 from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
-from octavo.worker.staging import Ints, Stager
+from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
 
 
@@ -29,7 +29,8 @@ class Prepared:
     any_random: bool
     wanted: Ints  # indexes into the sampled rows of those that report log-probabilities
     wanted_index: Tensor | None  # the same on the device, int64
-    tops: list[int]  # how many of the likeliest each of them reports
+    tops: list[int]  # how many tokens each of them reports beside its own
+    asked: Tensor | None  # [len(wanted), max(tops)] int64: ids to report instead of the likeliest, -1 for none
 
 
 @dataclass(slots=True)
@@ -61,6 +62,7 @@ class Sampler:
         self._greedy = np.zeros(rows, dtype=np.bool_)
         self._plain = np.zeros(rows, dtype=np.bool_)
         self._tops = np.full(rows, -1, dtype=np.int64)
+        self._asked: dict[int, Ints] = {}
         self._known = np.zeros(rows, dtype=np.bool_)  # rows that the rules were told of
 
     def apply(self, plan: StepPlan) -> None:
@@ -81,9 +83,11 @@ class Sampler:
         active = [(rule, arrays) for rule, arrays in staged if arrays is not None]
         tops = self._tops[rows]
         wanted = np.flatnonzero(tops >= 0).astype(np.int32)
+        asked = self._stage_asked(rows[wanted], tops[wanted]) if self._asked and wanted.size else None
         views: list[Tensor] = []
         if active or wanted.size:
-            views = self._stager.send([wanted, *(array for _, arrays in active for array in arrays)])
+            last = [] if asked is None else [asked.reshape(-1)]
+            views = self._stager.send([wanted, *(array for _, arrays in active for array in arrays), *last])
         rules, at = [], 1
         for rule, arrays in active:
             rules.append((rule, views[at : at + len(arrays)]))
@@ -105,6 +109,7 @@ class Sampler:
             wanted=wanted,
             wanted_index=views[0].long() if wanted.size else None,
             tops=tops[wanted].tolist(),
+            asked=None if asked is None else views[at].long().view(asked.shape),
         )
 
     def sample(self, logits: Tensor, prepared: Prepared, riders: Mapping[str, Any] = {}) -> Drawn:
@@ -126,12 +131,28 @@ class Sampler:
         if raw is None or prepared.wanted_index is None:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
-        return Drawn(tokens, describe(raw, chosen, max(prepared.tops)))
+        return Drawn(tokens, describe(raw, chosen, max(prepared.tops), prepared.asked))
+
+    def _stage_asked(self, rows: Longs, tops: Longs) -> Ints | None:
+        """Ids that the rows asked for, ``[len(rows), max(tops)]``, -1 where there is none."""
+        if not any(row in self._asked for row in rows.tolist()):
+            return None
+        asked = np.full((rows.size, int(tops.max())), -1, dtype=np.int32)
+        for index, row in enumerate(rows.tolist()):
+            ids = self._asked.get(row)
+            if ids is not None:
+                asked[index, : ids.size] = ids
+        return asked
 
     def _add(self, added: AddedRow) -> None:
         self._greedy[added.row] = is_greedy(added.sampling)
         self._plain[added.row] = is_plain(added.sampling)
+        asked = added.sampling.logprob_token_ids
+        self._asked.pop(added.row, None)
         self._tops[added.row] = added.sampling.logprobs
+        if asked and added.sampling.logprobs >= 0:
+            self._asked[added.row] = ints(asked)
+            self._tops[added.row] = len(asked)
         self._known[added.row] = True
         for rule in self._rules:
             rule.add(added)
@@ -139,5 +160,6 @@ class Sampler:
     def _drop(self, row: int) -> None:
         if 0 <= row < self._known.size and self._known[row]:
             self._known[row] = False
+            self._asked.pop(row, None)
             for rule in self._rules:
                 rule.drop(row)

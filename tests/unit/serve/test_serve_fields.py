@@ -20,15 +20,13 @@ def test_a_field_that_would_change_the_answer_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("best_of", 1), ("response_format", {"type": "text"}), ("suffix", ""), ("use_beam_search", False), ("n_x", None)],
+    [("best_of", 1), ("modalities", ["text"]), ("suffix", ""), ("use_beam_search", False), ("n_x", None)],
 )
 def test_values_that_ask_for_nothing_pass(name: str, value: object) -> None:
     assert sort_unknown({name: raw(value)}) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("best_of", 2), ("best_of", True), ("response_format", {"type": "json_object"})]
-)
+@pytest.mark.parametrize(("name", "value"), [("best_of", 2), ("best_of", True), ("modalities", ["audio"])])
 def test_values_that_ask_for_something_do_not(name: str, value: object) -> None:
     with pytest.raises(UserError):
         sort_unknown({name: raw(value)})

@@ -1,0 +1,30 @@
+"""Anthropic's error envelope: ``{"type": "error", "error": {"type", "message"}, "request_id"}``."""
+
+import msgspec
+
+from octavo.serve.errors import ErrorDetail, Failure
+
+_BY_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def envelope(fail: Failure, request_id: str) -> bytes:
+    """The body of an error."""
+    kind = _BY_STATUS.get(fail.status, "invalid_request_error" if fail.status < 500 else "api_error")
+    error = {"type": kind, "message": fail.error.message}
+    return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
+
+
+def stream_error(error: ErrorDetail) -> bytes:
+    """The data of an ``error`` event."""
+    kind = {"rate_limit_error": "rate_limit_error", "service_unavailable_error": "overloaded_error"}.get(
+        error.type, "timeout_error" if error.type == "timeout_error" else "api_error"
+    )
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})

@@ -1,0 +1,1 @@
+"""Many requests from a file, answered when nobody else needs the engine."""

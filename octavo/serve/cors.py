@@ -1,0 +1,58 @@
+"""Pages of other web sites, where the operator lets them in: what a browser asks beforehand and wants to read after.
+
+Without ``--allowed-origins`` nothing of this exists, and the guard refuses such pages. Cookies mean nothing here, so
+credentials are never allowed: a page sends its key as a header like anyone else.
+"""
+
+from collections.abc import Callable, Sequence
+
+from starlette.types import Scope
+
+from octavo.serve.calls import Header, Reply
+
+# The names that the openai and anthropic clients send from a browser.
+ALLOWED_HEADERS = (
+    b"authorization, content-type, accept, x-api-key, x-request-id, anthropic-version, anthropic-beta, "
+    b"anthropic-dangerous-direct-browser-access, openai-organization, openai-project, openai-beta, idempotency-key, "
+    b"x-stainless-arch, x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, "
+    b"x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, x-stainless-helper-method, "
+    b"x-stainless-poll-helper, x-stainless-custom-poll-interval, x-stainless-helper"
+)
+EXPOSED_HEADERS = b"x-request-id, x-octavo-ignored, retry-after"
+MAX_AGE_S = b"600"
+
+
+class Cors:
+    """`allows`: whether an origin may call."""
+
+    def __init__(self, allows: Callable[[str], bool]) -> None:
+        self._allows = allows
+
+    def headers(self, scope: Scope) -> tuple[Header, ...]:
+        """What lets the page of the request read the answer."""
+        origin = _value(scope, b"origin")
+        if not self._allows(origin):
+            return ((b"vary", b"origin"),)
+        return (
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", EXPOSED_HEADERS),
+            (b"vary", b"origin"),
+        )
+
+    def is_preflight(self, scope: Scope) -> bool:
+        """Whether a browser asks for one of the pages let in. Such a question carries no key."""
+        asks = scope["method"] == "OPTIONS" and _value(scope, b"access-control-request-method")
+        return bool(asks) and self._allows(_value(scope, b"origin"))
+
+    def preflight(self, methods: Sequence[str]) -> Reply:
+        """The answer; it says nothing that the documentation does not."""
+        headers = (
+            (b"access-control-allow-methods", ", ".join(methods).encode()),
+            (b"access-control-allow-headers", ALLOWED_HEADERS),
+            (b"access-control-max-age", MAX_AGE_S),
+        )
+        return Reply(b"", 204, headers=headers)
+
+
+def _value(scope: Scope, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")

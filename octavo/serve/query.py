@@ -1,0 +1,80 @@
+"""Parameters in the URL, read strictly: bounded, each at most once, errors by name."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.types import Scope
+
+from octavo.base.errors import UserError
+
+MAX_PARAMETERS = 64
+MAX_VALUE = 512
+
+
+class Query:
+    """The parameters of one request. Those that nobody asks for are passed over."""
+
+    def __init__(self, scope: Scope) -> None:
+        """UserError for a malformed query."""
+        try:
+            pairs = parse_qsl(
+                scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS
+            )
+        except (ValueError, UnicodeDecodeError):
+            raise UserError("The query of the URL is malformed.", code="bad_request") from None
+        self._values: dict[str, str] = {}
+        for name, value in pairs:
+            if name in self._values and not name.endswith("[]"):
+                raise UserError(f"{name[:40]} is given twice.", param=name[:40], code="invalid_value")
+            self._values[name] = value
+
+    def text(self, name: str) -> str | None:
+        """A string, or None."""
+        value = self._values.get(name)
+        if value is not None and (len(value) > MAX_VALUE or not value.isprintable()):
+            raise self._bad(name, f"must be at most {MAX_VALUE} printable characters")
+        return value or None
+
+    def whole(self, name: str, low: int, high: int) -> int | None:
+        """A whole number within bounds, or None."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit() and len(value) < 20 and low <= int(value) <= high):
+            raise self._bad(name, f"must be a whole number between {low} and {high}")
+        return int(value)
+
+    def flag(self, name: str) -> bool:
+        """true or false; false when it is not there."""
+        return self.choice(name, ("true", "false", "1", "0")) in ("true", "1")
+
+    def choice(self, name: str, allowed: Sequence[str]) -> str | None:
+        """One of `allowed`, or None."""
+        value = self.text(name)
+        if value is not None and value not in allowed:
+            raise self._bad(name, f"must be one of {', '.join(allowed)}")
+        return value
+
+    def page(self, rows: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
+        """OpenAI's list object of the rows that follow the one named `after`."""
+        start = 0
+        if after is not None:
+            start = next((index for index, row in enumerate(rows, 1) if row["id"] == after), -1)
+            if start < 0:
+                raise self._bad("after", "names nothing in this list")
+        return listing(list(rows[start : start + limit]), more=len(rows) > start + limit)
+
+    def _bad(self, name: str, what: str) -> UserError:
+        return UserError(f"{name} {what}.", param=name, code="invalid_value")
+
+
+def listing(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """OpenAI's list object."""
+    return {
+        "object": "list",
+        "data": rows,
+        "first_id": rows[0]["id"] if rows else None,
+        "last_id": rows[-1]["id"] if rows else None,
+        "has_more": more,
+    }

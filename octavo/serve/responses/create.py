@@ -1,0 +1,174 @@
+"""``POST /v1/responses``: whole, streamed, or in the background."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from octavo.base.errors import OctavoError, Unavailable, UserError
+from octavo.serve import inner
+from octavo.serve.calls import Call, Reply, json_reply
+from octavo.serve.decode import Schema
+from octavo.serve.openai import chat
+from octavo.serve.openai.answer import bounded_call
+from octavo.serve.openai.extras import passed_on
+from octavo.serve.responses.builder import ResponseBuilder
+from octavo.serve.responses.follow import send_events
+from octavo.serve.responses.job import ResponseJob, check_room
+from octavo.serve.responses.schema import SILENT, InputItem, ResponsesRequest
+from octavo.serve.responses.sinks import JobSink, ReplySink, StreamSink
+from octavo.serve.responses.translate import chat_body, check, input_items
+from octavo.serve.store.responses import StoredResponse
+
+START_S = 0.5  # how long a background response is watched for faults of its request before it is called queued
+
+_SCHEMA = Schema(ResponsesRequest, SILENT)
+
+
+class _Output(Struct):
+    output: list[InputItem] = []
+
+
+async def create(call: Call) -> Reply | None:
+    """Makes a response."""
+    body, unknown = await call.read(_SCHEMA)
+    check(body)
+    model = call.service.check_model(body.model)
+    store = body.store is not False and await call.service.stores.responses.usable()
+    if body.background and not store:
+        raise UserError("background needs a stored response.", param="background", code="invalid_value")
+    items = [*await _history(call, body), *input_items(body)]
+    request = await call.service.off_loop(call.body_bytes, _encode, body, items, passed_on(unknown))
+    builder = ResponseBuilder(_head(call, body, model, store))
+    if body.background:
+        return await _background(call, body, request, builder)
+    sink = StreamSink(call, builder) if body.stream else ReplySink(builder)
+    await inner.stream(call, chat.create, request, sink)
+    finished = sink.finish()
+    if store and not sink.failed:  # before the client hears of the end, so that it can go on from here
+        await call.service.stores.responses.put(_row(call.owner, body, builder))
+    if isinstance(sink, StreamSink):
+        await sink.close(finished)
+        return None
+    return json_reply(builder.response)
+
+
+async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
+    """The conversation so far, oldest first."""
+    if body.previous_response_id is None:
+        return []
+    chain = await call.service.stores.responses.chain(call.owner, body.previous_response_id)
+    if chain[-1].previous is not None:
+        raise UserError(f"The conversation has more than {len(chain)} turns.", param="previous_response_id")
+    if chain[0].status not in ("completed", "incomplete"):
+        raise UserError(f"The previous response is {chain[0].status}.", param="previous_response_id")
+    items: list[InputItem] = []
+    for row in reversed(chain):
+        items += msgspec.json.decode(row.input, type=list[InputItem])
+        items += msgspec.json.decode(row.response, type=_Output).output
+    return items
+
+
+def _encode(body: ResponsesRequest, items: list[InputItem], extra: dict[str, msgspec.Raw]) -> bytes:
+    return msgspec.json.encode({**extra, **chat_body(body, items)})
+
+
+def _head(call: Call, body: ResponsesRequest, model: str, store: bool) -> dict[str, Any]:
+    """The response object before anything has come."""
+    defaults = call.service.backend.text.defaults.params()
+    return {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "queued" if body.background else "in_progress",
+        "background": bool(body.background),
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": None,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": body.reasoning or {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": store,
+        "temperature": defaults.temperature if body.temperature is None else body.temperature,
+        "text": {"format": (body.text and body.text.format) or {"type": "text"}},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [_tool_shown(tool) for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": defaults.top_p if body.top_p is None else body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+        "metadata": body.metadata or {},
+    }
+
+
+def _tool_shown(tool: Struct) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(tool)
+    return {"strict": None, "parameters": None, **shown}
+
+
+def _row(owner: str, body: ResponsesRequest, builder: ResponseBuilder, events: bytes = b"") -> StoredResponse:
+    given = input_items(body)
+    for item in given:
+        item.id = item.id or f"{'msg' if item.type == 'message' else 'item'}_{uuid.uuid4().hex}"
+    response = builder.response
+    return StoredResponse(
+        id=response["id"],
+        owner=owner,
+        status=response["status"],
+        previous=body.previous_response_id,
+        input=msgspec.json.encode(given),
+        response=msgspec.json.encode(response),
+        events=events,
+    )
+
+
+async def _background(call: Call, body: ResponsesRequest, request: bytes, builder: ResponseBuilder) -> Reply | None:
+    """Starts the job; what is wrong with the request shows at once and is still a plain error."""
+    service = call.service
+    check_room(service)
+    job = ResponseJob(call.owner, builder, keeps_events=bool(body.stream))
+    detached = replace(call, receive=inner.never, headers=[], arrival=time.monotonic())
+    await service.stores.responses.put(_row(call.owner, body, builder))
+    service.jobs.start(job.name, _run(detached, body, request, job), job, waits=True)
+    if body.stream:
+        await send_events(call, job.follow(0))
+        return None
+    async with bounded_call(call):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(job.begun.wait(), START_S)
+    if isinstance(job.error, UserError):
+        await service.stores.responses.delete(call.owner, builder.response["id"])
+        raise job.error
+    return json_reply(builder.response)
+
+
+async def _run(call: Call, body: ResponsesRequest, request: bytes, job: ResponseJob) -> None:
+    """The job: makes the response and writes it down, however it ends."""
+    sink = JobSink(job)
+    store = call.service.stores.responses
+    try:
+        await inner.stream(call, chat.create, request, sink)
+        job.add(sink.finish())
+    except asyncio.CancelledError:
+        if job.cancelled:
+            job.add(job.builder.stop("cancelled"))
+        else:
+            job.add(sink.fail(Unavailable("The server is shutting down.")))
+    except (OctavoError, msgspec.DecodeError) as exc:
+        job.error = exc
+        job.add(sink.fail(exc))
+    finally:
+        await asyncio.shield(store.put(_row(job.owner, body, job.builder, job.events)))
+        job.end()

@@ -1,0 +1,70 @@
+"""One SQLite file in one thread: statements queue up there and never hold the event loop."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from octavo.base.errors import ConfigError
+from octavo.serve.store.place import Lock
+
+T = TypeVar("T")
+
+BUSY_S = 5.0
+
+
+class Database:
+    """Opened by its first use. Calls run one after another, each in a transaction of its own."""
+
+    def __init__(self, path: Path, schema: str) -> None:
+        self.path = path
+        self._schema = schema
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-store")
+        self._connection: sqlite3.Connection | None = None
+        self._lock: Lock | None = None
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`work` in the store's thread. Raises ConfigError when the file cannot be used."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
+
+    def run_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """The same, waited for: at start-up only."""
+        return self._thread.submit(self._do, work).result()
+
+    def close(self) -> None:
+        """Closes the file after what is queued."""
+        self._thread.submit(self._end).result()
+        self._thread.shutdown()
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._connection or self._open()
+        with connection:
+            return work(connection)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = self._lock or Lock(self.path.with_name(self.path.name + ".lock"))
+            self.path.touch(mode=0o600)
+            connection = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "PRAGMA synchronous=NORMAL"
+            )  # safe against a crash of ours; power loss may cost the last
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.executescript(self._schema)
+        except (OSError, sqlite3.Error) as exc:
+            reason = getattr(exc, "strerror", None) or str(exc)
+            raise ConfigError(f"{self.path} cannot be used: {reason.lower()}") from exc
+        self._connection = connection
+        return connection
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

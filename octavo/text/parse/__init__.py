@@ -1,0 +1,1 @@
+"""What a model's text means: thoughts, calls of tools, and the text for the user. One small file a dialect."""

@@ -1,0 +1,85 @@
+"""Gemma's notation of arguments, ``{key:value,...}``: bare keys, strings between delimiters, JSON for the rest."""
+
+import re
+
+from octavo.text.parse import json_reader
+from octavo.text.parse.base import Steps
+from octavo.text.parse.source import Marks, Sink, Source
+from octavo.text.parse.values import Quoter, quote
+
+MAX_DEPTH = 64
+_KEY = re.compile(r"[^:{}\[\],<>\"\s]++")
+
+
+class GemmaReader:
+    """Reads with one delimiter of strings."""
+
+    def __init__(self, delimiter: str) -> None:
+        self.delimiter = delimiter
+        self._end = Marks((delimiter,))
+
+    def value(self, source: Source, sink: Sink, depth: int = 0) -> Steps[bool]:
+        """Passes one value on as JSON; False at what is none."""
+        char = yield from source.peek()
+        if char == "{" and depth < MAX_DEPTH:
+            return (yield from self.fields(source, sink, depth))
+        if char == "[" and depth < MAX_DEPTH:
+            return (yield from self._items(source, sink, depth))
+        if (yield from source.skip(self.delimiter)):
+            quoter = Quoter(sink)
+            if not (yield from source.until(self._end, quoter.add)):
+                return False
+            quoter.end()
+            return True
+        return (yield from json_reader.scalar(source, sink))
+
+    def fields(self, source: Source, sink: Sink, depth: int = 0) -> Steps[bool]:
+        """``{key:value,...}``, the opening brace next."""
+        source.take(source.at + 1)
+        sink("{")
+        first = True
+        while True:
+            yield from source.space()
+            if (yield from source.skip("}")):
+                sink("}")
+                return True
+            key = yield from self._key(source)
+            yield from source.space()
+            if key is None or not (yield from source.skip(":")):
+                sink(key or "")
+                return False
+            sink(("" if first else ", ") + quote(key) + ": ")
+            first = False
+            yield from source.space()
+            if not (yield from self.value(source, sink, depth + 1)):
+                return False
+            yield from source.space()
+            if not (yield from source.skip(",")) and (yield from source.peek()) != "}":
+                return False
+
+    def _items(self, source: Source, sink: Sink, depth: int) -> Steps[bool]:
+        source.take(source.at + 1)
+        sink("[")
+        first = True
+        while True:
+            yield from source.space()
+            if (yield from source.skip("]")):
+                sink("]")
+                return True
+            if not first:
+                sink(", ")
+            first = False
+            if not (yield from self.value(source, sink, depth + 1)):
+                return False
+            yield from source.space()
+            if not (yield from source.skip(",")) and (yield from source.peek()) != "]":
+                return False
+
+    def _key(self, source: Source) -> Steps[str | None]:
+        if (yield from source.skip(self.delimiter)):
+            parts: list[str] = []
+            return "".join(parts) if (yield from source.until(self._end, parts.append)) else None
+        if (yield from source.skip('"')):
+            key = yield from source.run(_KEY, 1024)
+            return key if (yield from source.skip('"')) else None
+        return (yield from source.run(_KEY, 1024)) or None

@@ -1,0 +1,1 @@
+"""Reasoning dialects: how a model marks off what it thinks."""

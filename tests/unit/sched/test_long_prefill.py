@@ -1,0 +1,37 @@
+"""Slices of long prompts: they leave room for those who run, and cost a lone prompt nothing."""
+
+from octavo.base.specs import KVGroup, KVLayout, KVSpec
+from octavo.base.wire import EngineRequest, Sampling
+from octavo.sched.limits import Limits
+from octavo.sched.scheduler import Scheduler
+from octavo.testing.fake_executor import FakeExecutor
+
+
+def steps(*prompts: int) -> list[list[int]]:
+    """Tokens a row of each step; the prompts arrive one step apart."""
+    layout = KVLayout((KVGroup(KVSpec(1, 1), (0,)),), 4, 100, 4)
+    limits = Limits(
+        max_model_len=200, max_num_seqs=4, max_num_batched_tokens=100, long_prefill_token_threshold=16, vocab_size=97
+    )
+    scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=4, max_tokens=100, vocab_size=97)
+    executor.start(layout)
+    taken = []
+    for step in range(40):
+        if step < len(prompts):
+            tokens = [(step * 31 + place) % 97 for place in range(prompts[step])]
+            scheduler.add(EngineRequest(f"{step}", tokens, Sampling(seed=0, max_tokens=6, temperature=0.0)))
+        plan = scheduler.plan()
+        if plan is None:
+            return taken
+        taken.append(list(plan.num_tokens))
+        executor.forward(plan)
+        scheduler.update(plan, executor.sample({}).result())
+    raise AssertionError("the requests did not end")
+
+
+def test_a_lone_prompt_is_computed_at_once():
+    assert steps(90)[0] == [90]
+
+
+def test_beside_others_it_comes_in_slices():
+    assert steps(5, 40)[:4] == [[5], [1, 16], [1, 16], [1, 8]]

@@ -1,0 +1,215 @@
+"""Grammars of dialects: whatever they let through is read back as the calls that were asked for."""
+
+import json
+import random
+from functools import cache
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from parse_kit import Said, tool
+from test_golden import WRITERS
+
+from octavo.base.wire import Vocabulary
+from octavo.grammar.forms import check_spec
+from octavo.grammar.llguidance import LLGuidance
+from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.vocabulary import VocabularyTable
+from octavo.text.parse.base import Choice, ToolSchemas
+from octavo.text.parse.constrain import budget_grammar, calls_grammar
+from octavo.text.parse.lark import Terms
+from octavo.text.parse.parser import Parser, message_reader
+from octavo.text.parse.registry import reasoning_parser, tool_parser
+
+TOOLS = [
+    tool(
+        "find",
+        ["city", "unit"],
+        city={"type": "string", "description": "x" * 50},
+        unit={"type": "string", "enum": ["c", "f"]},
+        days={"type": "integer"},
+        exact={"type": "boolean"},
+        where={"type": "object", "properties": {"lat": {"type": "integer"}}, "additionalProperties": False},
+        tags={"type": "array", "items": {"type": "integer"}},
+    ),
+    tool("now"),
+]
+for _each in TOOLS:
+    _each["function"]["parameters"]["additionalProperties"] = False
+SCHEMAS = ToolSchemas(TOOLS)
+EOS = 256
+# Bytes to write free text with; others only where the grammar leaves no choice.
+LIKED = [ord(char) for char in 'abc1"}],<\n']
+
+
+@cache
+def kit(name: str, special: bool) -> tuple[dict[str, int], LLGuidance]:
+    marks = [*tool_parser(name).marks, "<think>", "</think>"] if special else []
+    ids = {mark: 257 + number for number, mark in enumerate(marks)}
+    tokens = [bytes([value]) for value in range(256)] + [b"<eos>"] + [mark.encode() for mark in marks]
+    table = VocabularyTable(Vocabulary(tokens, [EOS, *ids.values()], [EOS]), len(tokens))
+    return ids, LLGuidance(table)
+
+
+def tails(ids: dict[str, int]) -> list[list[int]]:
+    """What ends free text in some dialect, as tokens: a walk would hardly find it by chance."""
+    texts = ["\n</parameter>\n", "</arg_value>", "<escape>", '<|"|>', "</think>", "<|end|>", '"']
+    return [[ids[text]] if text in ids else list(text.encode()) for text in texts]
+
+
+def walk(name: str, special: bool, spec: GrammarSpec, seed: int, prefix: str = "") -> str:
+    """A text that the spec allows, made token by token from the masks."""
+    ids, engine = kit(name, special)
+    state = engine.compile(check_spec(spec)).matcher()
+    chance = random.Random(seed)
+    row = np.zeros(engine._vocabulary.words, dtype=np.int32)
+    line: list[int] = []
+    names = {token: mark for mark, token in ids.items()}
+    for _ in range(3000):
+        if chance.random() < 0.3:
+            tail = chance.choice(tails(ids))
+            if state.push(tail):
+                line += tail
+                continue
+        assert state.fill(row)
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        if EOS in allowed and (len(allowed) == 1 or chance.random() < 0.4):
+            text = b"".join(names[token].encode() if token in names else bytes([token]) for token in line)
+            return prefix + text.decode("utf-8", "replace")
+        liked = [token for token in allowed if token in LIKED or token > EOS] or [t for t in allowed if t != EOS]
+        token = chance.choice(liked)
+        assert state.accept(token)
+        line.append(token)
+    raise AssertionError("no end: " + repr(bytes(token for token in line if token < 256)[-80:]))
+
+
+def spec_of(name: str, special: bool, choice: Choice, **more: Any) -> GrammarSpec:
+    ids, _ = kit(name, special)
+    given = {"thoughts": None, "opened": False, "budget": None, **more}
+
+    return calls_grammar(
+        tool_parser(name), SCHEMAS, choice, given["thoughts"], given["opened"], given["budget"], Terms(ids, [EOS])
+    )
+
+
+def read(name: str, text: str, thoughts: Any = None, opened: bool = False) -> Said:
+    dialect = tool_parser(name)
+    if hasattr(dialect, "read_message"):
+        own = Parser(lambda source, out, state: dialect.read_message(source, out, SCHEMAS, state))
+    else:
+        own = Parser(message_reader(thoughts, dialect, SCHEMAS), opened=opened)
+    return Said([*own.feed(text), *own.finish()])
+
+
+def check(said: Said, names: tuple[str, ...]) -> None:
+    assert said.calls
+    for called, arguments in said.calls:
+        assert called in names
+        jsonschema.validate(json.loads(arguments), SCHEMAS.parameters[called])
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["tokens", "characters"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_required_calls_are_read_back(name: str, special: bool) -> None:
+    if name == "openai" and not special:
+        pytest.skip("a vocabulary without its marks cannot speak it")
+    several = 0
+    for seed in range(60):
+        if seed >= 12 and (several or name == "openai"):
+            break
+        spec = spec_of(name, special, Choice("required", ("find", "now")))
+        text = walk(name, special, spec, seed)
+        said = read(name, text)
+        check(said, ("find", "now"))
+        assert said.text == "", text
+        several += len(said.calls) > 1
+    assert several or name == "openai"
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_named_and_single_calls(name: str) -> None:
+    for seed in range(6):
+        said = read(name, walk(name, True, spec_of(name, True, Choice("required", ("find",), False)), seed))
+        check(said, ("find",))
+        assert len(said.calls) == 1
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_auto_holds_behind_the_opening_mark(name: str) -> None:
+    choice = Choice("auto", ("find", "now"), strict=True)
+    spec = spec_of(name, True, choice)
+    assert spec.after == tool_parser(name).triggers
+    if spec.after:
+        mark = next((each for each in spec.after if each in kit(name, True)[0]), spec.after[0])
+        before = "<|channel|>commentary" if name == "openai" else "Well. "
+        said = read(name, walk(name, True, spec, 1, prefix=before + mark))
+        check(said, ("find", "now"))
+    else:  # bare dialects: the grammar holds from the start and lets plain text pass
+        compiled = kit(name, True)[1].compile(check_spec(spec))
+        assert compiled.matcher().push(list(b"Hello [1] {2}"))
+        opener = b'{"x' if name == "llama3_json" else b"[x"
+        assert not compiled.matcher().push(list(opener))
+
+
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("budget", [None, 5])
+def test_thoughts_go_before_calls(opened: bool, budget: int | None) -> None:
+    thoughts = reasoning_parser("qwen3")
+    choice = Choice("required", ("now",), False)
+    spec = spec_of("hermes", True, choice, thoughts=thoughts, opened=opened, budget=budget)
+    if opened and budget is None:
+        assert spec.after == ("</think>",)
+        return
+    thought = 0
+    for seed in range(8):
+        text = walk("hermes", True, spec, seed)
+        said = read("hermes", text, thoughts, opened)
+        check(said, ("now",))
+        thought += bool(said.reasoning)
+        inside = text.removeprefix("<think>").partition("</think>")[0]
+        for mark in (*tool_parser("hermes").marks, "<think>"):
+            inside = inside.replace(mark, "#")  # one token
+        assert budget is None or "</think>" not in text or len(inside) <= budget
+    assert thought
+
+
+def test_budget_alone() -> None:
+    ids, engine = kit("hermes", True)
+    spec = budget_grammar(reasoning_parser("qwen3"), True, 3, Terms(ids, [EOS]))
+    state = engine.compile(check_spec(spec)).matcher()
+    end = ids["</think>"]
+    assert engine.compile(check_spec(spec)).matcher().push([97, end, 98])
+    assert state.push([97, 97, 97])
+    assert not state.copy().push([97])
+    assert state.push([end, 10, 98, 99])
+    assert state.is_accepting
+
+
+def test_large_tools_make_small_grammars() -> None:
+    spec = spec_of("hermes", True, Choice("required", ("find",)))
+    assert "xxxx" not in spec.source
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "functiongemma"])
+def test_bounds_of_plain_text(name: str) -> None:
+    """Where strings are written without quotes, their length and pattern hold too."""
+    for bounds, good, bad in (
+        ({"minLength": 2, "maxLength": 3}, ["ab", "abc"], ["a", "abcd"]),
+        ({"pattern": "^a/b+$"}, ["a/b", "a/bb"], ["a/", "xa/b", "a/bx"]),
+        ({"pattern": "b"}, ["b", "abc"], ["ac"]),
+    ):
+        schemas = ToolSchemas([tool("f", ["x"], x={"type": "string", **bounds})])
+        ids, engine = kit(name, True)
+        spec = calls_grammar(
+            tool_parser(name), schemas, Choice("required", ("f",), False), None, False, None, Terms(ids, [EOS])
+        )
+        grammar = engine.compile(check_spec(spec))
+        for value in (*good, *bad):
+            text = WRITERS[name](("f", {"x": value}))
+            tokens = []
+            while text:
+                mark = next((mark for mark in ids if text.startswith(mark)), None)
+                tokens += [ids[mark]] if mark else list(text[0].encode())
+                text = text[len(mark or text[0]) :]
+            assert grammar.matcher().push(tokens) is (value in good), (bounds, value)

@@ -1,0 +1,27 @@
+"""Log-probabilities of the tokens that a caller names, in place of the likeliest."""
+
+import torch
+
+from octavo.worker.sample.logprobs import describe, unpack
+
+
+def test_named_tokens_take_the_place_of_the_likeliest():
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1))
+    tokens = torch.tensor([4, 8, 15])
+    asked = torch.tensor([[-1, -1, -1], [7, 40, -1], [1, 2, 3]])
+    lines = describe(logits, tokens, 3, asked)
+    rows = unpack(lines.numpy(), [2, 2, 3])
+    want = logits.log_softmax(-1)
+    assert rows[0].ids == logits[0].topk(2).indices.tolist()
+    assert rows[1].ids == [7, 40]
+    assert rows[2].ids == [1, 2, 3]
+    for index, row in enumerate(rows):
+        torch.testing.assert_close(torch.tensor(row.logprobs), want[index, row.ids])
+        torch.testing.assert_close(torch.tensor(row.logprob), want[index, row.token])
+
+
+def test_without_names_nothing_changes():
+    logits = torch.randn(2, 30, generator=torch.Generator().manual_seed(2))
+    tokens = torch.tensor([1, 2])
+    nobody = torch.full((2, 4), -1)
+    assert torch.equal(describe(logits, tokens, 4), describe(logits, tokens, 4, nobody))
