@@ -63,6 +63,7 @@ class ConstrainedSeat:
     def provide(self, vocabulary: Vocabulary) -> None:
         if self._compiler is None:
             self._compiler = Compiler(vocabulary, self._vocab_size)
+            self._compiler.warm()
 
     # --- before a request runs
 

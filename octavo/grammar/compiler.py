@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
-from octavo.grammar.base import Backend
+from octavo.grammar.base import Backend, Form
 from octavo.grammar.cache import ByteCache
 from octavo.grammar.child import MEMORY_BYTES, Child
 from octavo.grammar.closing import Closer
@@ -38,6 +38,12 @@ class Compiler:
         self._backends: dict[str, Backend] = {}
         self._lock = threading.Lock()
         self._waiting: dict[GrammarSpec, Future[Compiled]] = {}
+
+    def warm(self) -> None:
+        """Build what the first engine needs once, now: its table of tokens holds the interpreter up for a while."""
+        name = choices("auto")[:1]
+        if name:
+            self._threads.submit(lambda: self._backend(name[0]).compile(Form("regex", "a")))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
         """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
@@ -95,13 +101,15 @@ class Compiler:
     def _build(self, name: str, spec: GrammarSpec, verdict: Verdict) -> Compiled:
         form = verdict.form
         assert form is not None
+        grammar = self._backend(name).compile(form)
+        size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
+        return Compiled(grammar, Closer(self.table, form.hints), verdict.opening, size)
+
+    def _backend(self, name: str) -> Backend:
         with self._lock:
             if name not in self._backends:
                 self._backends[name] = BACKENDS.get(name)(self.table)
-            backend = self._backends[name]
-        grammar = backend.compile(form)
-        size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
-        return Compiled(grammar, Closer(self.table, form.hints), verdict.opening, size)
+            return self._backends[name]
 
 
 def _done(known: Compiled | UserError) -> "Future[Compiled]":
