@@ -13,6 +13,7 @@ from octavo.base import params
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["int8", "int4"]
 Policy = Literal["fcfs", "priority"]
 
 
@@ -38,6 +39,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     load_format: Annotated[LoadFormat, doc("How weights are read; dummy makes random ones from the config alone.")] = (
         "auto"
     )
+    quantization: (
+        Annotated[
+            Quantization,
+            doc("Form that matrices of floats take at load, on a CPU. Unset: kept as the checkpoint has them."),
+        ]
+        | None
+    ) = None
     max_model_len: (
         Annotated[
             int,

@@ -24,11 +24,13 @@ BACKENDS = Registry(
     {
         "auto": "octavo.kernels.choose:auto",
         "reference": "octavo.kernels.choose:reference",
+        "native": "octavo.kernels.choose:native",
         "triton": "octavo.kernels.choose:triton",
     },
 )
 
 _TRITON_TABLE = "octavo.kernels.triton.table"
+_NATIVE_TABLE = "octavo.kernels.cpu.table"
 
 
 def choose(device: torch.device, attention_backend: str = "auto") -> Ops:
@@ -64,9 +66,26 @@ def triton(device: torch.device) -> Ops:
     return table
 
 
+def native(device: torch.device) -> Ops:
+    """The CPU kernels. They hold whole weights and layers (nn/quant/native.py, models/native.py), so the table has the
+    reference for what those leave over."""
+    from octavo.kernels.cpu.loader import native as module
+
+    if device.type != "cpu":
+        raise ConfigError(f"attention backend 'native' is for CPUs, this device is {device.type}; use 'auto'")
+    if module() is None:
+        raise ConfigError("attention backend 'native' is not built; run `python -m octavo.kernels.cpu.build`")
+    table: Ops = import_module(_NATIVE_TABLE).overlay(reference(device))
+    return table
+
+
 def auto(device: torch.device) -> Ops:
     """The fastest table that runs here."""
-    return triton(device) if device.type == "cuda" and _have_triton() else reference(device)
+    if device.type == "cuda" and _have_triton():
+        return triton(device)
+    from octavo.kernels.cpu.loader import native as module
+
+    return native(device) if device.type == "cpu" and module() is not None else reference(device)
 
 
 def _have_triton() -> bool:

@@ -23,7 +23,9 @@ class Decoder(nn.Module):
     def __init__(self, arch: Architecture, kit: Kit, max_position: int) -> None:
         super().__init__()
         self.arch = arch
-        self.embedding = Embedding(arch.vocab_size, arch.hidden_size, arch.embedding_multiplier, kit)
+        self.embedding = Embedding(
+            arch.vocab_size, arch.hidden_size, arch.embedding_multiplier, arch.tie_embeddings, kit
+        )
         self.blocks: list[Block] = [BLOCKS[layer.norms](arch, index, kit) for index, layer in enumerate(arch.layers)]
         self.layers = nn.ModuleList(self.blocks)
         self.norm = RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit)

@@ -47,15 +47,13 @@ def ignorable(name: str) -> bool:
 def head_targets(embedding: Embedding, norm: RmsNorm, head: Head) -> dict[str, Target]:
     """Both ends. A tied model's lm_head, if the file has one, is the embedding again and is left out."""
     targets = {
-        "model.embed_tokens.weight": _single(
-            "model.embed_tokens.weight", tuple(embedding.weight.shape), embedding.load_weight
-        ),
+        "model.embed_tokens.weight": _single("model.embed_tokens.weight", embedding.shape, embedding.load_weight),
         "model.norm.weight": _single("model.norm.weight", tuple(norm.weight.shape), norm.load_weight),
     }
     if head.linear is not None:
         targets |= _linear("", head.linear, ("lm_head",))
     else:
-        targets["lm_head.weight"] = Target(tuple(embedding.weight.shape), (), _skip)
+        targets["lm_head.weight"] = Target(embedding.shape, (), _skip)
     return targets
 
 

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
@@ -10,20 +9,25 @@ from octavo.nn.quant.base import Entry
 
 
 class Embedding(nn.Module):
-    """``[T] int64 -> [T, E]``, times `multiplier`, which is rounded to the model's type first (as Gemma's was)."""
+    """``[T] int64 -> [T, E]``, times `multiplier`, which is rounded to the model's type first (as Gemma's was).
 
-    def __init__(self, vocab_size: int, hidden_size: int, multiplier: float, kit: Kit) -> None:
+    `tied`: the same matrix is the head's.
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, multiplier: float, tied: bool, kit: Kit) -> None:
         super().__init__()
         self.multiplier = float(torch.tensor(multiplier, dtype=kit.dtype))
-        weight = torch.empty(vocab_size, hidden_size, dtype=kit.dtype, device=kit.device)
-        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.shape = (vocab_size, hidden_size)
+        self.tied = tied
+        self.method = kit.method
+        self.method.create_table(self, vocab_size, hidden_size, kit.dtype, kit.device)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        x = F.embedding(input_ids, self.weight)
+        x = self.method.look_up(self, input_ids)
         return x if self.multiplier == 1.0 else x * self.multiplier
 
     def load_weight(self, entry: Entry) -> None:
-        self.weight.copy_(entry.load(self.weight.dtype))
+        self.method.load_table(self, entry)
 
 
 class Head(nn.Module):
@@ -40,7 +44,10 @@ class Head(nn.Module):
         self.ops = kit.ops
 
     def forward(self, hidden: Tensor) -> Tensor:
-        logits = self._scores(hidden).float()
+        return self.finish(self._scores(hidden).float())
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """What some families do to logits before anyone sees them."""
         if self.divisor != 1.0:
             logits = logits / self.divisor
         if self.softcap is not None:
@@ -58,4 +65,4 @@ class Head(nn.Module):
             scores: Tensor = self.linear(hidden)
             return scores
         assert self.embedding is not None
-        return self.ops.linear(hidden, self.embedding.weight, None)
+        return self.embedding.method.apply_table(self.ops, self.embedding, hidden)

@@ -135,6 +135,14 @@ class Entry:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.tensor.shape)
 
+    @property
+    def qtype(self) -> str:
+        return {torch.float16: "F16", torch.bfloat16: "BF16"}.get(self.tensor.dtype, "F32")
+
+    def raw(self) -> Tensor:
+        """The stored bytes ``[rows, row bytes]``."""
+        return self.tensor.contiguous().view(-1, self.shape[-1]).view(torch.uint8)
+
     def load(self, dtype: torch.dtype) -> Tensor:
         return self.tensor.to(dtype)
 
@@ -171,12 +179,12 @@ class TinyModel:
 
 
 @cache
-def tiny(name: str, seed: int = 0) -> TinyModel:
-    """The model of a case. The same name and seed give the same weights."""
+def tiny(name: str, seed: int = 0, **changes: int) -> TinyModel:
+    """The model of a case, with `changes` to its config. The same arguments give the same weights."""
     import transformers
 
     case = CASES[name]
-    values = {**_COMMON, **case.changes}
+    values = {**_COMMON, **case.changes, **changes}
     model_class = getattr(transformers, case.architecture)
     config_class = model_class.config_class
     if case.architecture == "Gemma3ForConditionalGeneration":

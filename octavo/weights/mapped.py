@@ -1,5 +1,6 @@
 """A file as a read-only tensor of bytes, mapped rather than read."""
 
+import ctypes
 import mmap
 import warnings
 from pathlib import Path
@@ -29,3 +30,14 @@ def map_file(path: Path, expected_bytes: int) -> Tensor:
         # torch warns that a read-only buffer could be written through the tensor; nobody does.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def drop_pages(data: Tensor) -> None:
+    """Let go of the memory behind a part of a mapped file; the next access reads it again. For `map_file`'s tensors
+    only: of other memory it would lose the contents."""
+    page = mmap.PAGESIZE
+    start = -(-data.data_ptr() // page) * page
+    length = (data.data_ptr() + data.nbytes) // page * page - start
+    if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        madvise = ctypes.CDLL(None).madvise
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_DONTNEED)

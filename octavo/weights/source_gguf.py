@@ -11,7 +11,7 @@ from octavo.weights.gguf import GgufFile, GgufTensor
 from octavo.weights.gguf_dequant import dequantise
 from octavo.weights.gguf_names import NAMES, Fix, hf_name
 from octavo.weights.gguf_types import BLOCK_TYPES
-from octavo.weights.mapped import map_file
+from octavo.weights.mapped import drop_pages, map_file
 from octavo.weights.source import Entry, EntrySource
 
 
@@ -53,6 +53,10 @@ class GgufEntry:
         if self.fix.startswith("unpermute") and len(self.shape) > 1:
             return rows[self._order("cpu")]
         return rows
+
+    def forget(self) -> None:
+        """The tensor has been read and will not be for a while: its pages need not stay in memory."""
+        drop_pages(self.data[self.info.offset : self.info.offset + self.info.nbytes])
 
     def _rows(self) -> Tensor:
         block = BLOCK_TYPES[self.info.qtype]

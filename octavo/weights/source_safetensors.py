@@ -8,7 +8,7 @@ from torch import Tensor
 
 from octavo.base.errors import ModelFileError
 from octavo.weights.folder import INDEX, shard_map
-from octavo.weights.mapped import map_file
+from octavo.weights.mapped import drop_pages, map_file
 from octavo.weights.safetensors_file import DTYPE_BYTES, SafeTensor, read_safetensors
 from octavo.weights.source import Entry, EntrySource
 
@@ -53,6 +53,10 @@ class SafetensorsEntry:
     def raw(self) -> Tensor:
         rows = self.shape[0] if len(self.shape) > 1 else 1
         return self._bytes().view(rows, -1) if self.nbytes else self._bytes().view(rows, 0)
+
+    def forget(self) -> None:
+        """The tensor has been read and will not be for a while: its pages need not stay in memory."""
+        drop_pages(self._bytes())
 
     def _bytes(self) -> Tensor:
         return self.data[self.info.offset : self.info.offset + self.info.nbytes]

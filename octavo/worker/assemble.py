@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
-from octavo.base.config import Resolved
+from octavo.base.config import EngineConfig, Resolved
+from octavo.base.errors import ConfigError
 from octavo.base.specs import KVLayout
 from octavo.kernels.ops import Ops
+from octavo.nn.quant.base import QuantMethod
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.captured import CapturedLauncher
@@ -30,17 +32,19 @@ def build_runner(
     resolved: Resolved,
     vocab_size: int,
     *,
+    kv_dtype: torch.dtype | None = None,
     capture: bool = False,
 ) -> Runner:
     """A runner over a model whose weights are loaded; allocates the KV cache and the request table.
 
+    `kv_dtype` is the cache's type where it is not the model's.
     `capture`: keep steps as captured device work, where the operations can.
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
     table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
     builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
-    dtype: torch.dtype = getattr(torch, resolved.dtype)
+    dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     kv = kv_views(allocate_kv(platform, layout, dtype), layout)
     head = GenerateHead(model)
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
@@ -68,6 +72,26 @@ def build_runner(
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),
     )
+
+
+def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | None:
+    """The form that weights are kept in; None: the model's own type.
+
+    On a CPU that is the native kernels' packed form, where they are built, torch was not asked for, and activations
+    are fp32. Raises ConfigError for a quantization that only those kernels have.
+    """
+    quantization = config.model.quantization
+    wanted = config.device.attention_backend in ("auto", "native")
+    if resolved.device == "cpu" and resolved.dtype == "float32" and wanted:
+        from octavo.kernels.cpu.loader import machine, native
+
+        if native() is not None:
+            from octavo.nn.quant.native import Native
+
+            return Native(machine(resolved.threads), quantization)
+    if quantization is not None:
+        raise ConfigError(f"quantization {quantization} needs the CPU kernels, a CPU and float32 activations")
+    return None
 
 
 def allocate_kv(platform: Platform, layout: KVLayout, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ from octavo.base.plan import StepPlan
 from octavo.base.specs import KVGroup, KVLayout, group_layers
 from octavo.platform.registry import select
 from octavo.worker import remembered
-from octavo.worker.assemble import build_runner
+from octavo.worker.assemble import build_runner, weight_method
 from octavo.worker.capacity import Need, measure, on_device, on_host
 from octavo.worker.head.generate import Model
 from octavo.worker.pending import FailedPending, StepPending
@@ -46,6 +46,7 @@ class Worker:
         self._platform = select(resolved.device)
         self._platform.prepare(resolved.threads)
         self._dtype: torch.dtype = getattr(torch, resolved.dtype)
+        self._kv_dtype = self._dtype
         self._ops = select_ops(self._platform.device, config.device.attention_backend)
         self._model: Model | None = None
         self._runner: Runner | None = None
@@ -57,22 +58,29 @@ class Worker:
 
     def _load(self) -> None:
         from octavo.models.decoder import build
+        from octavo.models.native import accelerate
         from octavo.weights.load import load_weights
         from octavo.weights.source import open_source
 
         model = build(
-            self._arch, self._ops, self._dtype, self._platform.device, max_position=self._resolved.max_model_len
+            self._arch,
+            self._ops,
+            self._dtype,
+            self._platform.device,
+            max_position=self._resolved.max_model_len,
+            method=weight_method(self._config, self._resolved),
         )
         source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
         load_weights(model, source, path=str(self._files.path))
-        self._model = model
+        self._model = accelerate(model, self._resolved.block_size)
+        self._kv_dtype = getattr(self._model, "kv_dtype", self._dtype)
 
     def kv_capacity(self) -> int:
         """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what
         it needs, once for a model, its settings and the device; later starts remember."""
         groups = group_layers(self._arch.kv_specs())
         if not self._platform.counts_memory:
-            return on_host(self._platform, self._resolved, groups, self._dtype.itemsize)
+            return on_host(self._platform, self._resolved, groups, self._kv_dtype.itemsize)
         key = remembered.key_of(__version__, torch.__version__, self._platform.identity(), self._arch, self._resolved)
         need = remembered.recall(key)
         measured = need is None
@@ -82,7 +90,7 @@ class Worker:
         return on_device(self._platform, self._config.cache, need, libraries_loaded=measured)
 
     def _measure(self, groups: tuple[KVGroup, ...]) -> Need:
-        probe = KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._dtype.itemsize)
+        probe = KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._kv_dtype.itemsize)
         plan = largest_plan(
             probe,
             self._resolved.max_num_seqs,
@@ -131,6 +139,7 @@ class Worker:
             self._resolved,
             self._arch.vocab_size,
             capture=not self._config.device.enforce_eager,
+            kv_dtype=self._kv_dtype,
         )
 
     def _started(self) -> Runner:

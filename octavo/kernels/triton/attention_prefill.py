@@ -13,6 +13,20 @@ from octavo.kernels.triton.attention_tile import LOG2E, attend
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
 
+@triton.jit
+def _bounds(first_query, window, M: tl.constexpr, TILE: tl.constexpr, WINDOWED: tl.constexpr):
+    """First token that a tile of queries sees, and the stretch that all of them see whole, which needs no mask."""
+    low = 0
+    clean_low = 0
+    clean_high = (first_query + 1) // TILE * TILE
+    if WINDOWED:
+        low = tl.maximum(first_query - window + 1, 0) // TILE * TILE
+        clean_low = tl.maximum(first_query + M - window, 0)
+        clean_low = (clean_low + TILE - 1) // TILE * TILE
+        clean_low = tl.minimum(tl.maximum(clean_low, low), tl.maximum(clean_high, low))
+    return low, clean_low, tl.maximum(clean_high, clean_low)
+
+
 @triton.jit(do_not_specialize=["num_rows", "window"])
 def _prefill(
     q_ptr,
@@ -62,17 +76,7 @@ def _prefill(
 
         first_query = length - query_len + tile * M
         high = tl.minimum(first_query + M, length)
-        low = 0
-        if WINDOWED:
-            low = tl.maximum(first_query - window + 1, 0) // TILE * TILE
-        # Tiles wholly below the diagonal and inside the window need no mask.
-        clean_low = low
-        clean_high = (first_query + 1) // TILE * TILE
-        if WINDOWED:
-            clean_low = tl.maximum(first_query + M - window, 0)
-            clean_low = (clean_low + TILE - 1) // TILE * TILE
-            clean_low = tl.minimum(tl.maximum(clean_low, low), tl.maximum(clean_high, low))
-        clean_high = tl.maximum(clean_high, clean_low)
+        low, clean_low, clean_high = _bounds(first_query, window, M, TILE, WINDOWED)
 
         best = tl.full((M,), float("-inf"), tl.float32)
         total = tl.zeros((M,), tl.float32)

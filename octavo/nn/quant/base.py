@@ -1,4 +1,4 @@
-"""QuantMethod: the seam between a linear layer and the form its weight is kept in."""
+"""QuantMethod: the seam between a layer and the form its weight is kept in."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -15,17 +15,22 @@ class Entry(Protocol):
     @property
     def shape(self) -> Any: ...
 
+    @property
+    def qtype(self) -> str: ...
+
     def load(self, dtype: torch.dtype) -> Tensor: ...
+
+    def raw(self) -> Tensor: ...
 
 
 class QuantMethod(ABC):
-    """Owns a linear layer's weight. The layer's outputs are stacked shards (q, k, v; gate, up), rows of the weight."""
+    """Owns the weights of linear layers and of the token table."""
 
     @abstractmethod
     def create(
         self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Register the parameters on the layer, their contents unset."""
+        """Register a linear layer's parameters, their contents unset. Its outputs are stacked shards (q, k, v)."""
 
     @abstractmethod
     def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
@@ -34,6 +39,24 @@ class QuantMethod(ABC):
     @abstractmethod
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, in_features] -> [T, out_features]``."""
+
+    @abstractmethod
+    def create_table(
+        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Register a token table's parameters. ``layer.tied`` says whether it is the output matrix too."""
+
+    @abstractmethod
+    def load_table(self, layer: nn.Module, entry: Entry) -> None:
+        """Fill the table from a tensor ``[vocab_size, hidden_size]``."""
+
+    @abstractmethod
+    def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
+        """Rows of the table: ``[T] int64 -> [T, hidden_size]``."""
+
+    @abstractmethod
+    def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
+        """A tied table as output matrix: ``[N, hidden_size] -> [N, vocab_size]``."""
 
     def apply_normed(
         self,

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Entry, QuantMethod
@@ -22,6 +23,21 @@ class Plain(QuantMethod):
 
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         return ops.linear(x, layer.get_parameter("weight"), bias)
+
+    def create_table(
+        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.create(layer, hidden_size, vocab_size, dtype, device)
+
+    def load_table(self, layer: nn.Module, entry: Entry) -> None:
+        weight = layer.get_parameter("weight")
+        weight.copy_(entry.load(weight.dtype))
+
+    def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
+        return F.embedding(ids, layer.get_parameter("weight"))
+
+    def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
+        return ops.linear(x, layer.get_parameter("weight"), None)
 
     def apply_normed(
         self,

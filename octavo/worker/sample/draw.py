@@ -15,10 +15,9 @@ def draw(ops: Ops, logits: Tensor, positions: Tensor, columns: Columns, any_gree
     Among equals the lowest id is the greedy choice. A random row's number depends on its seed and on the position
     where the token will stand, so neighbours, preemption and planning ahead do not change it.
     """
-    best, token = logits.max(-1)
-    sound = best.isfinite()
-    if any_random:
-        numbers = ops.uniform(columns.seed, positions, TOKEN_STREAM)
-        drawn = ops.sample(logits.softmax(-1), numbers)
-        token = torch.where(columns.temperature > 0, drawn, token) if any_greedy else drawn
-    return torch.where(sound, token.clamp(0, logits.shape[1] - 1), -1)
+    token = ops.greedy(logits)
+    if not any_random:
+        return token
+    drawn = ops.sample(logits.softmax(-1), ops.uniform(columns.seed, positions, TOKEN_STREAM))
+    drawn = torch.where(columns.temperature > 0, drawn, token) if any_greedy else drawn
+    return torch.where(token >= 0, drawn.clamp(0, logits.shape[1] - 1), -1)

@@ -252,16 +252,16 @@ def test_padding_rows_change_nothing_but_block_zero():
     runner = make_runner(model, settings, kv)
     driver = Driver(runner)
     driver.launch([driver.added(0, [1, 2, 3])], [0], [3], [0], [0]).result()
-    before = runner._kv[0][1:].clone()
+    before = runner._launcher._kv[0][1:].clone()
 
     plan = StepPlan(9, [], [], [], [0], [1], [3], [0])
-    batch = runner._builder.build(plan, pad_rows=3)
+    batch = runner._launcher._builder.build(plan, pad_rows=3)
     assert batch.input_ids.numel() == 4
     meta = batch.groups[0]
     assert meta.slots[1:].tolist() == [0, 0, 0]
     assert meta.query_start.tolist() == [0, 1, 2, 3, 4]
     assert meta.block_table[1:].abs().sum() == 0
-    assert torch.equal(before, runner._kv[0][1:])
+    assert torch.equal(before, runner._launcher._kv[0][1:])
     assert batch.sample_rows.tolist() == [0]
 
 

@@ -15,7 +15,7 @@ from octavo.kernels.ref.sample import sample, uniform
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import build_runner
 
-OPS = SimpleNamespace(uniform=uniform, sample=sample, ahead=None)
+OPS = SimpleNamespace(uniform=uniform, sample=sample, greedy=likeliest, ahead=None)
 STATES = 997
 POISON = 13  # a context that holds this id gives NaN logits
 

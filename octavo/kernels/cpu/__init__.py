@@ -1,0 +1,1 @@
+"""Native kernels for CPUs, chosen by instruction set at run time."""

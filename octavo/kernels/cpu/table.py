@@ -1,0 +1,23 @@
+"""The CPU kernels' entries of the table of operations."""
+
+import torch
+from torch import Tensor
+
+from octavo.kernels.cpu.loader import machine
+from octavo.kernels.ops import Ops
+from octavo.kernels.ref.sample import greedy as plain_greedy
+
+
+def overlay(ops: Ops) -> Ops:
+    """The table with what the kernels have in place of the reference's."""
+    return ops.overlay("native", greedy=greedy)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """See kernels/ops.Greedy."""
+    if logits.dtype != torch.float32 or logits.stride(-1) != 1:
+        return plain_greedy(logits)
+    best, place = torch.empty(logits.shape[0]), torch.empty(logits.shape[0], dtype=torch.int64)
+    rows, columns = logits.shape
+    machine().argmax(logits.data_ptr(), rows, columns, logits.stride(0), best.data_ptr(), place.data_ptr())
+    return torch.where(best.isfinite(), place, -1)

@@ -1,0 +1,150 @@
+"""Weights packed for the CPU kernels: GGUF blocks stay quantized, floats stay as stored or become int8 or int4."""
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, Parts, linear, pack_rows
+from octavo.kernels.ops import Ops
+from octavo.nn.quant.base import Entry, QuantMethod
+
+
+@dataclass(slots=True)
+class Packed:
+    """A linear layer's weight: packed matrices and the first output of each."""
+
+    out_features: int
+    pieces: list[tuple[Any, int]] = field(default_factory=list)
+
+    def parts(self, bias: Tensor | None) -> Parts:
+        """In the kernels' form; `bias` is fp32 and must outlive it."""
+        start = 0 if bias is None else bias.data_ptr()
+        return [(weight, row, start + 4 * row if start else 0) for weight, row in self.pieces]
+
+
+@dataclass(slots=True)
+class Table:
+    """The token table as stored, read row by row from the mapped file, and packed too if it is the output matrix."""
+
+    rows: Tensor  # [vocab, row bytes] uint8
+    qtype: int
+    hidden_size: int
+    head: Packed | None
+
+
+class Native(QuantMethod):
+    """QuantMethod over the CPU kernels. Activations are fp32; weights are no parameters of the module."""
+
+    def __init__(self, machine: Any, quantization: str | None = None) -> None:
+        self.machine = machine
+        self.quantization = quantization
+        self.exact = True  # whether all weights so far are kept in fp32
+
+    def create(
+        self,
+        layer: nn.Module,
+        in_features: int,  # noqa: ARG002
+        out_features: int,
+        dtype: torch.dtype,  # noqa: ARG002
+        device: torch.device,  # noqa: ARG002
+    ) -> None:
+        layer.packed = Packed(out_features)  # type: ignore[assignment]
+
+    def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
+        """One piece for each shard that the rows cover: a fused tensor comes apart."""
+        for start, stop in _shards(layer, rows):
+            piece = pack_rows(self.machine, entry, slice(start - rows.start, stop - rows.start), self.quantization)
+            packed(layer).pieces.append((piece, start))
+        self.exact &= entry.qtype == "F32" and self.quantization is None
+        _forget(entry)
+
+    def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ARG002
+        weight = packed(layer)
+        return linear(self.machine, weight.parts(bias), x, weight.out_features)
+
+    def create_table(
+        self,
+        layer: nn.Module,
+        vocab_size: int,  # noqa: ARG002
+        hidden_size: int,  # noqa: ARG002
+        dtype: torch.dtype,  # noqa: ARG002
+        device: torch.device,  # noqa: ARG002
+    ) -> None:
+        layer.table = None  # type: ignore[assignment]
+
+    def load_table(self, layer: nn.Module, entry: Entry) -> None:
+        vocab_size, hidden_size = (int(size) for size in entry.shape)
+        types = BLOCK_TYPES | FLOAT_TYPES
+        if entry.qtype in types:
+            rows, qtype = entry.raw(), types[entry.qtype]
+        else:
+            rows, qtype = entry.load(torch.float32).view(torch.uint8), FLOAT_TYPES["F32"]
+        head = None
+        if layer.tied:
+            weight = pack_rows(self.machine, entry, slice(0, vocab_size), self.quantization)
+            head = Packed(vocab_size, [(weight, 0)])
+        layer.table = Table(rows, qtype, hidden_size, head)  # type: ignore[assignment]
+        _forget(entry)
+        self.exact &= entry.qtype == "F32"
+
+    def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
+        out = torch.empty(ids.shape[0], table_of(layer).hidden_size)
+        self.look_up_into(layer, ids, 1.0, out)
+        return out
+
+    def look_up_into(self, layer: nn.Module, ids: Tensor, multiplier: float, out: Tensor) -> None:
+        """Rows of the table times `multiplier` into the first rows of out ``[>= T, E]`` fp32.
+
+        Raises IndexError for an id outside the table.
+        """
+        table = table_of(layer)
+        ids = ids.contiguous()
+        stored = table.rows
+        self.machine.lookup(
+            table.qtype,
+            stored.data_ptr(),
+            stored.stride(0),
+            table.hidden_size,
+            stored.shape[0],
+            ids.data_ptr(),
+            ids.shape[0],
+            multiplier,
+            out.data_ptr(),
+        )
+
+    def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:  # noqa: ARG002
+        head = table_of(layer).head
+        assert head is not None
+        return linear(self.machine, head.parts(None), x, head.out_features)
+
+
+def packed(layer: nn.Module) -> Packed:
+    """A linear layer's packed weight."""
+    weight = layer.packed
+    assert isinstance(weight, Packed)
+    return weight
+
+
+def table_of(layer: nn.Module) -> Table:
+    """The embedding's table, which must be loaded."""
+    table = layer.table
+    assert isinstance(table, Table)
+    return table
+
+
+def _shards(layer: nn.Module, rows: slice) -> list[tuple[int, int]]:
+    """First and last row of each shard within `rows`."""
+    heights: tuple[int, ...] = layer.shards  # type: ignore[assignment]
+    ends = list(accumulate(heights))
+    spans = [(end - height, end) for height, end in zip(heights, ends)]
+    return [(start, stop) for start, stop in spans if start >= rows.start and stop <= rows.stop]
+
+
+def _forget(entry: Entry) -> None:
+    """The file's own pages need not stay in memory beside the packed weight."""
+    forget = getattr(entry, "forget", None)
+    if forget is not None:
+        forget()

@@ -1,0 +1,85 @@
+"""Structured output as clients ask for it: every spelling becomes one constraint that rides with the request."""
+
+from typing import Any
+
+import pytest
+from api_live import Live
+
+from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f>"]}
+FORMATS: list[tuple[dict[str, Any], str, str]] = [
+    ({"response_format": {"type": "json_object"}}, "json_object", "response_format"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
+        "json_schema",
+        "response_format.json_schema.schema",
+    ),
+    ({"response_format": {"type": "structural_tag", **TAG}}, "structural_tag", "response_format"),
+    ({"structured_outputs": {"json": SCHEMA}}, "json_schema", "structured_outputs.json"),
+    ({"structured_outputs": {"json": '{"type":"null"}'}}, "json_schema", "structured_outputs.json"),
+    ({"structured_outputs": {"json_object": True}}, "json_object", "structured_outputs.json_object"),
+    ({"structured_outputs": {"regex": "[a-z]+"}}, "regex", "structured_outputs.regex"),
+    ({"structured_outputs": {"choice": ["yes", "no"]}}, "choice", "structured_outputs.choice"),
+    ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "grammar", "structured_outputs.grammar"),
+    ({"structured_outputs": {"structural_tag": TAG}}, "structural_tag", "structured_outputs.structural_tag"),
+    ({"guided_json": SCHEMA}, "json_schema", "guided_json"),
+    ({"guided_regex": "a+"}, "regex", "guided_regex"),
+    ({"guided_choice": ["a", "b"]}, "choice", "guided_choice"),
+    ({"guided_grammar": 'start: "a"'}, "grammar", "guided_grammar"),
+    ({"guided_json_object": True}, "json_object", "guided_json_object"),
+]
+NOTHING: list[dict[str, Any]] = [
+    {"response_format": {"type": "text"}},
+    {"response_format": None},
+    {"structured_outputs": {}},
+    {"structured_outputs": None},
+    {"guided_json": None, "guided_json_object": False},
+    {"guided_decoding_backend": "outlines"},
+]
+
+
+def rider(live: Live) -> GrammarSpec | None:
+    request = live.engine.requests.pop()
+    live.engine.requests.clear()
+    return decode_spec(request.riders[RIDER]) if RIDER in request.riders else None
+
+
+@pytest.mark.parametrize(("fields", "kind", "param"), FORMATS)
+def test_every_spelling_becomes_a_constraint(live: Live, fields: dict[str, Any], kind: str, param: str) -> None:
+    for send in (live.chat, live.complete):
+        answer = send(max_tokens=4, **fields)
+        assert answer.status == 200, answer.body
+        assert "x-octavo-ignored" not in answer.headers
+        spec = rider(live)
+        assert spec is not None
+        assert (spec.kind, spec.param) == (kind, param)
+        assert spec.finish_within_budget == kind.startswith("json")
+
+
+@pytest.mark.parametrize("fields", NOTHING)
+def test_what_asks_for_nothing_constrains_nothing(live: Live, fields: dict[str, Any]) -> None:
+    assert live.chat(max_tokens=4, **fields).status == 200
+    assert rider(live) is None
+
+
+def test_options_reach_the_constraint(live: Live) -> None:
+    options = {"disable_any_whitespace": True, "disable_additional_properties": True, "finish_within_budget": False}
+    given = {"json": SCHEMA, "backend": "xgrammar", **options}
+    assert live.chat(max_tokens=4, min_tokens=2, n=2, ignore_eos=True, structured_outputs=given).status == 200
+    first, second = live.engine.requests
+    spec = decode_spec(first.riders[RIDER])
+    assert first.riders == second.riders
+    assert (spec.backend, spec.any_whitespace, spec.additional_properties) == ("xgrammar", False, False)
+    assert (spec.finish_within_budget, spec.min_tokens) == (False, 2)
+    # The constraint says when the output may end.
+    assert first.sampling.min_tokens == 0
+    assert first.sampling.eos_token_ids
+
+
+def test_two_constraints_at_once_are_refused(live: Live) -> None:
+    answer = live.chat(response_format={"type": "json_object"}, guided_regex="a")
+    assert answer.status == 400
+    assert answer.error["param"] == "guided_regex"
+    assert not live.engine.requests

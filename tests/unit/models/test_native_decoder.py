@@ -1,0 +1,143 @@
+"""The native decoder against the torch one: every family, any mix of chunks, any KV type."""
+
+import pytest
+import torch
+
+from octavo.kernels.cpu.loader import native
+from octavo.kernels.ops import select
+from octavo.models.decoder import Decoder, build
+from octavo.models.native import NativeDecoder, accelerate
+from octavo.nn.quant.native import Native
+from octavo.testing.parity import TOLERANCE, Chunk, PagedModel, prompt_tokens
+from octavo.testing.tiny import CASES, tiny
+from octavo.weights.load import load_weights
+
+module = native()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(module is None, reason="the CPU kernels are not built"),
+]
+NAMES = [name for name in CASES if name != "phi3-longrope"]  # its factors fit one head dim only
+ISAS = module.instruction_sets() if module is not None else []
+CPU = torch.device("cpu")
+
+
+class NativePaged(PagedModel):
+    """PagedModel over the native decoder. Its cache starts as NaN, as the reference's does."""
+
+    def __init__(self, model, isa="", quantization=None, kv_dtype=torch.float32, block_size=16, threads=2):
+        super().__init__(model, block_size=block_size, num_blocks=64)
+        self.pool = torch.full(self.pool.shape, float("nan"), dtype=kv_dtype)
+        places = {layer: slot for group in self.groups for slot, layer in enumerate(group.layers)}
+        self.views = [self.pool[:, places[layer]] for layer in range(len(places))]
+        method = Native(module.Machine(threads, False, isa), quantization)
+        decoder = build(self.arch, select(CPU, "reference"), torch.float32, CPU, method=method)
+        load_weights(decoder, model.checkpoint)
+        self.decoder = accelerate(decoder, block_size)
+        assert isinstance(self.decoder, NativeDecoder)
+
+
+def model_of(name):
+    return tiny(name, head_dim=16)
+
+
+def tokens_of(count, seed=0):
+    return prompt_tokens(count, seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_as_in_torch(name):
+    model = model_of(name)
+    tokens = tokens_of(75)
+    plain, paged = PagedModel(model, block_size=16), NativePaged(model)
+    want = plain.prefill(plain.sequence(tokens))
+    got = paged.prefill(paged.sequence(tokens))
+    assert (got - want).abs().max() < TOLERANCE * 5
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", ["qwen2", "gemma2", "gemma3", "qwen3", "olmo2"])
+def test_every_instruction_set(name, isa):
+    model = model_of(name)
+    tokens = tokens_of(40)
+    plain, paged = PagedModel(model, block_size=16), NativePaged(model, isa)
+    want = plain.prefill(plain.sequence(tokens))
+    got = paged.prefill(paged.sequence(tokens))
+    assert (got - want).abs().max() < TOLERANCE * 5
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float16, torch.bfloat16])
+def test_narrow_caches(kv_dtype):
+    model = model_of("qwen2")
+    tokens = tokens_of(50)
+    plain, paged = PagedModel(model, block_size=16), NativePaged(model, kv_dtype=kv_dtype)
+    want = plain.prefill(plain.sequence(tokens))
+    got = paged.prefill(paged.sequence(tokens))
+    assert (got - want).abs().mean() < (0.02 if kv_dtype == torch.float16 else 0.1)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("name", ["qwen2", "gemma3", "gemma2", "mistral", "olmo3", "phi3"])
+def test_chunks_do_not_change_a_bit(name, quantization):
+    model = model_of(name)
+    tokens = tokens_of(70)
+    paged = NativePaged(model, quantization=quantization, kv_dtype=torch.float16)
+    whole = paged.prefill(paged.sequence(tokens))
+    for chunk in (1, 7, 16, 33):
+        assert torch.equal(paged.prefill(paged.sequence(tokens), chunk), whole), chunk
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma3"])
+def test_neighbours_do_not_change_a_bit(name):
+    model = model_of(name)
+    paged = NativePaged(model, quantization="int8", kv_dtype=torch.float16)
+    mine = tokens_of(37, 1)
+    alone = paged.prefill(paged.sequence(mine))
+    row, others = paged.sequence(mine), [paged.sequence(tokens_of(60, seed)) for seed in range(2, 7)]
+    parts = []
+    for count in (5, 1, 16, 1, 14):
+        chunks = [Chunk(other, 3 + index) for index, other in enumerate(others)]
+        parts.append(paged.step([*chunks[:2], Chunk(row, count), *chunks[2:]])[2])
+    assert torch.equal(torch.cat(parts), alone)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_do_not_change_a_bit(threads):
+    model = model_of("qwen3")
+    tokens = tokens_of(45)
+    two, some = NativePaged(model), NativePaged(model, threads=threads)
+    assert torch.equal(two.prefill(two.sequence(tokens)), some.prefill(some.sequence(tokens)))
+
+
+@pytest.mark.parametrize("block_size", [32, 64])
+def test_longer_blocks(block_size):
+    model = model_of("gemma3")
+    tokens = tokens_of(100)
+    small, large = NativePaged(model), NativePaged(model, block_size=block_size)
+    assert torch.equal(small.prefill(small.sequence(tokens)), large.prefill(large.sequence(tokens)))
+
+
+def test_after_a_prefix_hit():
+    model = model_of("qwen2")
+    tokens = tokens_of(60)
+    paged = NativePaged(model, kv_dtype=torch.float16)
+    donor = paged.sequence(tokens)
+    whole = paged.prefill(donor)
+    again = paged.share(donor, tokens)
+    assert again.computed == 48
+    assert torch.equal(paged.prefill(again), whole[48:])
+
+
+@pytest.mark.parametrize(("name", "block_size"), [("qwen2", 4), ("mistral", 16)])
+def test_what_is_not_covered_runs_in_torch(name, block_size):
+    model = tiny(name)  # head dims of 10 and 14
+    method = Native(module.Machine(1, False, ""))
+    paged = PagedModel(model, block_size=block_size)
+    decoder = build(paged.arch, select(CPU, "reference"), torch.float32, CPU, method=method)
+    load_weights(decoder, model.checkpoint)
+    tokens = tokens_of(30)
+    want = paged.prefill(paged.sequence(tokens))
+    paged.decoder = accelerate(decoder, block_size)
+    assert isinstance(paged.decoder, Decoder)
+    got = paged.prefill(paged.sequence(tokens))
+    assert (got - want).abs().max() < TOLERANCE
