@@ -18,7 +18,8 @@ CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
 QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
 OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
-MAX_NODES = 400
+MAX_NODES = 128
+PATIENT = 4  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
 MAX_CONTENTS = 16
 MAX_WAYS = 4  # ways looked at for one that is short enough
@@ -42,7 +43,7 @@ class Closer:
         self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
         self.step = max((len(tokens) for tokens in _tokens(vocabulary, hints)), default=2)
 
-    def close(self, matcher: Matcher, limit: int) -> list[int] | None:
+    def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found."""
         if matcher.is_accepting:
             return []
@@ -50,21 +51,21 @@ class Closer:
             if follow(matcher, tokens):
                 return tokens
         # First with room for ways that shrink when packed, then with none, which turns back sooner.
-        best = self._best(matcher, limit, 2 * limit + 16, MAX_NODES)
+        best = self._best(matcher, limit, 2 * limit + 16, MAX_NODES * patience)
         if best is None or len(best) > limit:
-            found = self._best(matcher, limit, min(limit, SHALLOW), MAX_NODES // 2)
+            found = self._best(matcher, limit, min(limit, SHALLOW), MAX_NODES // 2 * patience)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
-        best = self.close(matcher, FAR)
+        best = self.close(matcher, FAR, PATIENT)
         if best in self._whole:
             return best
         for limit in DEPTHS:
             if best is not None and limit >= len(best):
                 break
-            found = self._best(matcher, limit, limit, MAX_NODES // 4)
+            found = self._best(matcher, limit, limit, MAX_NODES)
             if found is not None and (best is None or len(found) < len(best)):
                 return found
         return best
@@ -81,13 +82,13 @@ class Closer:
 
     def _search(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
         """Ways of at most `longest` tokens to a whole text, the likeliest first, as far as `most` moves go."""
-        row = np.zeros(self._vocabulary.words, dtype=np.int32)
         stack: list[tuple[Matcher, list[int], Iterator[list[int]]]] = []
         nodes = 0
 
         def enter(at: Matcher, path: list[int]) -> None:
+            row = np.empty(self._vocabulary.words, dtype=np.int32)
             if at.fill(row):
-                stack.append((at, path, iter(list(self._offers(row)))))
+                stack.append((at, path, self._offers(row)))
 
         enter(matcher.copy(), [])
         while stack and nodes < most:
