@@ -34,7 +34,8 @@ def run(options: BatchOptions, engine: EngineConfig) -> int:
     from octavo.serve.batches.offline import run_file
 
     done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency))
-    print(f"octavo: {done.ok} of {done.total} lines answered, the rest with errors; {target}", file=sys.stderr)
+    failed = f", {done.total - done.ok} of them with errors" if done.ok < done.total else ""
+    print(f"octavo: {done.total} lines answered{failed}; {target}", file=sys.stderr)
     return 0 if done.ok == done.total else 1
 
 
