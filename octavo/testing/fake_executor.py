@@ -51,7 +51,7 @@ def expected_tokens(
     tokens = list(prompt)
     ends = (*sampling.eos_token_ids, *sampling.stop_token_ids)
     output: list[int] = []
-    if sampling.max_tokens == 0 and model(tokens, len(prompt), sampling) not in ends:
+    if sampling.max_tokens == 0:  # only the prompt was asked about
         return output, "length"
     while True:
         token = model(tokens, len(prompt), sampling)
