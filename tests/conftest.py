@@ -14,5 +14,4 @@ def _gpu() -> bool:
 
 if not _gpu():
     os.environ["TRITON_INTERPRET"] = "1"
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
