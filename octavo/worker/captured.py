@@ -22,7 +22,7 @@ from octavo.worker.batch import Batch
 from octavo.worker.columns import NUM_PROMPT
 from octavo.worker.head.generate import GenerateHead, Model
 from octavo.worker.launch import EagerLauncher, Launched
-from octavo.worker.rooms import fitting, rooms_for
+from octavo.worker.rooms import fitting, rooms_for, tightest_first
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -87,6 +87,7 @@ class CapturedLauncher:
         self._layer_group = layer_group
         self._eager = eager
         self._rooms = rooms_for(table.max_rows, max_tokens)
+        self._by_size = tightest_first(self._rooms)
         self._steps: dict[Room, _Step] = {}
         self._asked: Counter[Room] = Counter()
         self._lines = Lines(table.tokens, table.blocks, table.columns[:, NUM_PROMPT])
@@ -114,7 +115,7 @@ class CapturedLauncher:
         return len(missing) > 1
 
     def _step_for(self, plan: StepPlan) -> _Step | None:
-        room = fitting(plan, self._rooms, self._steps)
+        room = fitting(plan, self._by_size, self._steps)
         if room is None:
             return None
         step = self._steps.get(room)

@@ -24,14 +24,19 @@ def rooms_for(max_rows: int, max_tokens: int) -> list[Room]:
     return [*coarse[:1], *mixed, *coarse[1:], *fine]
 
 
+def tightest_first(rooms: Sequence[Room]) -> list[Room]:
+    """In the order that `fitting` wants."""
+    return sorted(rooms, key=lambda room: (room.tokens, room.rows))
+
+
 def fitting(plan: StepPlan, rooms: Sequence[Room], ready: Container[Room]) -> Room | None:
-    """The room for a plan: the tightest there is, unless a ready one is tight enough. None: it fits no room."""
+    """The room for a plan out of `rooms`, which stand tightest first: the first that holds it, unless another is
+    ready and tight enough. None: it fits no room."""
     rows, tokens = len(plan.rows), plan.total_tokens
     mixed = tokens != rows or len(plan.sample) != rows
     able = [room for room in rooms if room.mixed == mixed and room.rows >= rows and room.tokens >= tokens]
     if not able:
         return None
-    able.sort(key=lambda room: (room.tokens, room.rows))
     if able[0] in ready:
         return able[0]
     return next((room for room in able if room in ready and room.tokens <= WASTE * tokens), able[0])

@@ -11,6 +11,19 @@ from octavo.kernels.triton.common import LAUNCH, let_next_start, wait_for_inputs
 
 
 @triton.jit
+def activate(gate, KIND: tl.constexpr):
+    """silu, gelu_tanh or gelu of fp32 numbers."""
+    if KIND == "silu":
+        return gate * tl.sigmoid(gate)
+    elif KIND == "gelu_tanh":
+        # tanh(z) = 2 sigmoid(2 z) - 1, which cannot overflow.
+        z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        return gate * tl.sigmoid(2.0 * z)
+    else:
+        return 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+
+
+@triton.jit
 def _act_mul(x_ptr, y_ptr, stride_x, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -19,14 +32,7 @@ def _act_mul(x_ptr, y_ptr, stride_x, size, KIND: tl.constexpr, BLOCK: tl.constex
     wait_for_inputs()
     gate = tl.load(x_ptr + token * stride_x + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + token * stride_x + size + column, mask=inside, other=0.0).to(tl.float32)
-    if KIND == "silu":
-        act = gate * tl.sigmoid(gate)
-    elif KIND == "gelu_tanh":
-        # tanh(z) = 2 sigmoid(2 z) - 1, which cannot overflow.
-        z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
-        act = gate * tl.sigmoid(2.0 * z)
-    else:
-        act = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    act = activate(gate, KIND)
     # Rounded between the two factors, as the unfused pair does.
     act = act.to(y_ptr.dtype.element_ty).to(tl.float32)
     tl.store(y_ptr + token * size + column, (act * up).to(y_ptr.dtype.element_ty), mask=inside)

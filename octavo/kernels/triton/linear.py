@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from octavo.kernels.triton.act import act_mul
+from octavo.kernels.triton.act import act_mul, activate
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 
@@ -70,21 +70,11 @@ class Norm:
 
 
 @triton.jit
-def _gate(gate, KIND: tl.constexpr):
-    if KIND == "silu":
-        return gate * tl.sigmoid(gate)
-    elif KIND == "gelu_tanh":
-        return gate * tl.sigmoid(2.0 * 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))
-    else:
-        return 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-
-
-@triton.jit
 def _gated(acc, acc_up, ACT: tl.constexpr, kind: tl.constexpr):
     """Rounded to the storage type where the unfused operations would round."""
     gate = acc.to(kind).to(tl.float32)
     up = acc_up.to(kind).to(tl.float32)
-    return _gate(gate, ACT).to(kind).to(tl.float32) * up
+    return activate(gate, ACT).to(kind).to(tl.float32) * up
 
 
 @triton.jit
