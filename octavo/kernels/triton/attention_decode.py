@@ -115,7 +115,7 @@ def _decode(
         head_base = kv_ptr + kv_head * stride_head
         for at in range(low, high, TILE):
             best, total, acc = attend(
-                q, head_base, stride_half, stride_block, table, at, high, head, window, scale_log2, softcap,
+                q, head_base, stride_half, stride_block, table, at, low, high, head, window, scale_log2, softcap,
                 best, total, acc, D, D_PAD, B, TILE, CAPPED, True, False, False, PRECISION,
             )  # fmt: skip
 

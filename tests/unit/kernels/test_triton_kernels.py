@@ -60,8 +60,11 @@ def on_cpu(meta: AttentionMeta) -> AttentionMeta:
     return replace(meta, scratch={}, **{name: getattr(meta, name).cpu() for name in tensors})
 
 
-def make_cache(meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3) -> torch.Tensor:
-    """A view of one layer slot out of several, as the pool has it; what no row has written is not a number."""
+def make_cache(
+    meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3, window: int | None = None
+) -> torch.Tensor:
+    """A view of one layer slot out of several, as the pool has it; what no row has written is not a number, nor is
+    what has left the window of a row's first query."""
     blocks = int(meta.block_table.max()) + 1
     pool = torch.full((blocks, slots, 2, kv_heads, meta.block_size, dim), float("nan"), dtype=dtype, device=DEVICE)
     kv = pool[:, 1]
@@ -70,6 +73,8 @@ def make_cache(meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype,
             used = min(meta.block_size, length - index * meta.block_size)
             shape = (2, kv_heads, used, dim)
             kv[int(meta.block_table[row, index]), :, :, :used] = torch.randn(shape, device=DEVICE).to(dtype)
+        gone = 0 if window is None else max(0, length - meta.query_lens[row] - window + 1) // meta.block_size
+        kv[meta.block_table[row, :gone].long()] = float("nan")
     return kv
 
 
@@ -98,7 +103,7 @@ ATTENTION_CASES = [
 def test_attention(heads, kv_heads, dim, block, window, softcap, query_lens, seq_lens, dtype) -> None:
     torch.manual_seed(0)
     meta = make_meta(query_lens, seq_lens, block)
-    kv = make_cache(meta, kv_heads, dim, dtype)
+    kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
