@@ -192,6 +192,21 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         bool, doc("Leave tools out of the prompt of a request whose tool_choice is none.")
     ] = False
     limits: LimitsConfig = LimitsConfig()
+    metrics_compat: Annotated[
+        Literal["vllm"] | None, doc("vllm: /metrics says what vLLM says under vLLM's names too.")
+    ] = None
+    otlp_traces_endpoint: Annotated[
+        str | None, doc("URL to which OpenTelemetry traces go over HTTP, as http://collector:4318/v1/traces.")
+    ] = None
+    enable_log_requests: Annotated[
+        bool, doc("Log the parameters of each request, and at --log-level debug its prompt too.")
+    ] = False
+    max_log_len: Annotated[int, doc("Most characters of a prompt in the log. Unset: a line's length.", ge=0)] | None = (
+        None
+    )
+    disable_log_stats: Annotated[bool, doc("Write no line of throughput and queue every ten seconds.")] = False
+    disable_uvicorn_access_log: Annotated[bool, doc("Write no line for each HTTP request.")] = False
+    no_ui: Annotated[bool, doc("Do not answer / with the chat page.")] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least severe log line shown.")] = "info"
     log_format: Annotated[Literal["text", "json"], doc("Form of log lines.")] = "text"
 

@@ -96,6 +96,7 @@ class TokenOutput(Struct, frozen=True, array_like=True):
     error_param: str | None = None  # the field at fault, as UserError.param
     error_name: str | None = None  # a stable short word, as UserError.code
     queued_s: float = 0.0  # how long it waited before it first ran
+    preemptions: int = 0  # how often it was put back to wait; said with `finish`
 
 
 class EngineStats(Struct, frozen=True, array_like=True):
@@ -111,6 +112,9 @@ class EngineStats(Struct, frozen=True, array_like=True):
     preemptions: int = 0
     prefix_queries: int = 0  # tokens looked up
     prefix_hits: int = 0  # tokens found
+    failures: int = 0  # steps that raised
+    corrupted: int = 0  # sequences ended by logits that are no numbers
+    figures: dict[str, float] = {}  # a feature's own counters, by name
 
 
 class StepOutputs(Struct, frozen=True, array_like=True, tag="outputs"):

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import zmq
@@ -52,6 +52,7 @@ class EngineClient:
     def __init__(self, process: EngineProcess, link: "_Link", ready: Ready) -> None:
         self.ready = ready
         self.stats = EngineStats()
+        self.on_step: Callable[[EngineStats], None] = _nobody_asks
         self._process = process
         self._link = link
         self._life = Life(SystemClock())
@@ -215,6 +216,7 @@ class EngineClient:
             case StepOutputs():
                 self.stats = message.stats
                 self._life.moved(message.stats.steps)
+                self.on_step(message.stats)
                 for output in message.outputs:
                     self._deliver(output)
             case ControlReply():
@@ -252,6 +254,11 @@ class EngineClient:
             if not reply.done():
                 reply.set_exception(EngineDead(cause))
         return True
+
+
+def _nobody_asks(stats: EngineStats) -> None:
+    """What hears of steps until somebody wants to."""
+    del stats
 
 
 class _Link:

@@ -55,7 +55,7 @@ class Core:
 
     @property
     def stats(self) -> EngineStats:
-        return self.scheduler.stats()
+        return self.scheduler.stats(self._seat.figures)
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """What the tokens stand for, for features that must know."""
@@ -97,7 +97,7 @@ class Core:
         if not moved and not self._outbox:
             return None
         outputs, self._outbox = self._outbox, []
-        return StepOutputs(outputs, self.scheduler.stats())
+        return StepOutputs(outputs, self.stats)
 
     def prepare(self) -> bool:
         """Let the executor use a moment without work; True while it has more to do."""

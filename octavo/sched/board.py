@@ -19,7 +19,16 @@ _by_order = attrgetter("order")
 class Counters:
     """Totals since the engine began."""
 
-    __slots__ = ("generation_tokens", "preemptions", "prefix_hits", "prefix_queries", "prompt_tokens", "steps")
+    __slots__ = (
+        "corrupted",
+        "failures",
+        "generation_tokens",
+        "preemptions",
+        "prefix_hits",
+        "prefix_queries",
+        "prompt_tokens",
+        "steps",
+    )
 
     def __init__(self) -> None:
         self.steps = 0
@@ -28,6 +37,8 @@ class Counters:
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self.failures = 0
+        self.corrupted = 0
 
 
 class Board:
@@ -75,6 +86,7 @@ class Board:
         request.computed = 0
         self.waiting.push(request)
         self.counters.preemptions += 1
+        request.preemptions += 1
 
     def end(self, request: Request) -> None:
         """To DONE. A running one must be taken from `running` by the caller, who may have many to take."""
@@ -100,8 +112,8 @@ class Board:
         """Take from `running` those that are done."""
         self.running = [request for request in self.running if request.state is State.RUNNING]
 
-    def stats(self) -> EngineStats:
-        """Gauges now, and counters."""
+    def stats(self, figures: dict[str, float]) -> EngineStats:
+        """Gauges now, and counters; `figures` are those of a feature."""
         kv, counters = self.kv, self.counters
         reserved = kv.pool.num_used * kv.block_size
         unused = kv.capacity - sum([request.computed for request in self.running])
@@ -116,6 +128,9 @@ class Board:
             preemptions=counters.preemptions,
             prefix_queries=counters.prefix_queries,
             prefix_hits=counters.prefix_hits,
+            failures=counters.failures,
+            corrupted=counters.corrupted,
+            figures=figures,
         )
 
     def _let_go(self, request: Request) -> None:

@@ -50,6 +50,7 @@ class Request:
         "min_known",
         "num_prompt",
         "order",
+        "preemptions",
         "queued_s",
         "row",
         "sampling",
@@ -82,6 +83,7 @@ class Request:
         self.arrived_s = 0.0  # monotonic
         self.max_wait_s = wire.max_wait_s  # 0: no bound
         self.queued_s = 0.0  # from arrival to the first start
+        self.preemptions = 0
         # Two marks keep the steady decode to one comparison each; they only say when to look closer.
         self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
         self.attention = 0  # update: number of tokens at which the request ends or fills a block

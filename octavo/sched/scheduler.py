@@ -32,6 +32,7 @@ from octavo.sched.request import Request
 from octavo.sched.update import Update
 
 MAX_SALT_CHARS = 1024  # it is hashed on the engine's thread
+_NONE: dict[str, float] = {}
 
 
 def given_salt(wire: EngineRequest) -> str:
@@ -112,9 +113,9 @@ class Scheduler:
             self.board.end(request)
         return [refused(request.id, waited_too_long(request.max_wait_s)) for request in late]
 
-    def stats(self) -> EngineStats:
-        """Gauges now, and counters since the beginning."""
-        return self.board.stats()
+    def stats(self, figures: dict[str, float] = _NONE) -> EngineStats:
+        """Gauges now, and counters since the beginning; `figures` are those of a feature."""
+        return self.board.stats(figures)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
@@ -304,5 +305,6 @@ class Scheduler:
         for _, draft in lost:
             self.board.kv.uncommit(draft.committed)
             requests.update((request.id, request) for request in draft.requests)
+        self.board.counters.failures += 1
         alive = [request for id, request in requests.items() if self.board.requests.get(id) is request]
         return self._end(alive, "error", message)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +13,12 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from octavo.base.errors import OctavoError
+from octavo.base.log import REQUEST_ID
 from octavo.serve.auth import Guard
 from octavo.serve.calls import Call, Endpoint, Header, Reply, Service
 from octavo.serve.cors import Cors
 from octavo.serve.errors import Envelope, failure, openai_envelope, send_failure
+from octavo.serve.journey import Journey
 from octavo.serve.table import ENDPOINTS
 
 log = logging.getLogger("octavo.serve")
@@ -42,9 +43,10 @@ class App:
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        start = time.monotonic()
+        journey = Journey()
         cors = self._cors.headers(scope) if self._cors else ()
         answer = _Answer(send, _request_id(scope, self._max_id_chars), cors)
+        running = REQUEST_ID.set(answer.request_id)
         route, status = "other", 499  # 499: the client left before an answer began
         envelope: Envelope = openai_envelope
         try:
@@ -53,7 +55,7 @@ class App:
                 return
             endpoint = self._match(scope)
             route, envelope = endpoint.path, endpoint.envelope
-            tenant = self._guard.check(endpoint.scope, scope)
+            tenant = journey.key = self._guard.check(endpoint.scope, scope)
             call = Call(
                 self.service,
                 scope,
@@ -61,8 +63,9 @@ class App:
                 answer.send,
                 answer.request_id,
                 tenant,
-                arrival=start,
+                arrival=journey.arrival,
                 owner=self._guard.owner(scope),
+                journey=journey,
             )
             reply = await endpoint.handler(call)
             if reply is not None:
@@ -70,11 +73,10 @@ class App:
         except ClientDisconnect:
             pass
         except Exception as exc:
-            await self._fail(answer, exc, envelope)
+            await self._fail(answer, exc, envelope, journey)
         finally:
-            status, seconds = answer.status or status, time.monotonic() - start
-            self.service.metrics.http(route, scope["method"], status, seconds)
-            log.debug("%s %d in %.3f s, request %s", route, status, seconds, answer.request_id)
+            self.service.recorder.over(scope, answer.request_id, route, answer.status or status, journey)
+            REQUEST_ID.reset(running)
 
     @staticmethod
     def _route(endpoint: Endpoint) -> Route:
@@ -105,8 +107,9 @@ class App:
             }
         )
 
-    async def _fail(self, answer: "_Answer", exc: Exception, envelope: Envelope) -> None:
+    async def _fail(self, answer: "_Answer", exc: Exception, envelope: Envelope, journey: Journey) -> None:
         fail = failure(exc)
+        journey.code = fail.error.code or fail.error.type
         if isinstance(exc, OctavoError):  # the engine has logged its own faults
             log.debug("request %s: %s %s", answer.request_id, fail.status, fail.error.code)
         elif fail.status >= 500:

@@ -18,10 +18,13 @@ from octavo.base.wire import EngineStats
 from octavo.serve.auth import Scope as Access
 from octavo.serve.decode import Schema
 from octavo.serve.errors import Envelope, openai_envelope
+from octavo.serve.facts import build_facts, cache_facts
 from octavo.serve.generate import Engine
 from octavo.serve.jobs import Jobs
+from octavo.serve.journey import Journey
 from octavo.serve.limits import SMALL_BODY, Limits
 from octavo.serve.metrics import Metrics
+from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
 from octavo.text.request import TextProcessor
 
@@ -50,8 +53,10 @@ class Service:
         self.config = config
         self.limits = limits
         self.started_s = int(time.time())
+        self._begin = time.monotonic()
         self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
-        self.metrics = Metrics(self.names[0], self.stats)
+        self.metrics = Metrics(self.names[0], self.stats, compat=config.serve.metrics_compat == "vllm")
+        self.recorder = Recorder(self.metrics, config.serve)
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
@@ -63,6 +68,9 @@ class Service:
     def attach(self, backend: Backend) -> None:
         """From here on requests are served."""
         self._backend = backend
+        backend.engine.on_step = self.metrics.step
+        phases = {**backend.engine.ready.phases, "total": time.monotonic() - self._begin}
+        self.metrics.started(phases, cache_facts(self.config.engine, backend.engine.ready), build_facts())
 
     @property
     def backend(self) -> Backend:
@@ -117,7 +125,8 @@ class Service:
         await self.jobs.end()
 
     def close(self) -> None:
-        """Lets the threads and the stores go."""
+        """Lets the threads, the stores and the traces go."""
+        self.recorder.close()
         self.stores.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -137,6 +146,7 @@ class Call:
     body_bytes: int = 0
     owner: str = ""  # whose stored things it may see
     background: bool = False  # nobody waits for it: it yields to all others
+    journey: Journey = field(default_factory=Journey)  # shared by all that one HTTP request calls on the way
 
     @property
     def limits(self) -> LimitsConfig:
@@ -147,9 +157,16 @@ class Call:
         """The checked body and the fields it has beyond the schema."""
         body = await self.service.limits.read_body(self.scope, self.receive)
         self.body_bytes = len(body)
+        self.journey.read = time.monotonic()
         if len(body) <= SMALL_BODY:
             return schema.decode(body, self.limits)
         return await self.service.off_loop(len(body), schema.decode, body, self.limits)
+
+    def prepared(self, model: str) -> None:
+        """Its prompt is made of tokens now, for the model of that name."""
+        journey, now = self.journey, time.monotonic()
+        journey.model, journey.prepared = model, now
+        self.service.metrics.tokenize.observe(now - (journey.read or journey.arrival))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ endpoint makes one send of them.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +17,8 @@ from starlette.types import Receive
 from octavo.base.errors import OctavoError, Unavailable
 from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenOutput
 from octavo.serve.errors import DeadlineExceeded, from_status
-from octavo.serve.metrics import Metrics, Timer
+from octavo.serve.journey import Journey, Timer
+from octavo.serve.metrics import Metrics
 from octavo.text.collect import Collector, TextDelta
 
 
@@ -33,6 +34,8 @@ class OutputStream(Protocol):
 
 class Engine(Protocol):
     """What the server needs of an engine client; EngineClient and FakeEngine have it."""
+
+    on_step: Callable[[EngineStats], None]  # told the figures of each step
 
     @property
     def ready(self) -> Ready:
@@ -74,16 +77,27 @@ class Generation:
     """The sequences of one HTTP request. Use as ``async with``; leaving it ends whatever still runs."""
 
     def __init__(
-        self, engine: Engine, metrics: Metrics, sequences: Sequence[tuple[EngineRequest, Collector]], arrival: float
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        sequences: Sequence[tuple[EngineRequest, Collector]],
+        journey: Journey,
+        n: int = 1,
     ) -> None:
-        """`arrival`: monotonic seconds when the HTTP request came."""
+        """`n`: choices a prompt."""
         self._engine = engine
+        self._metrics = metrics
         self._sequences = sequences
-        self._timers = [Timer(metrics, arrival, len(request.tokens)) for request, _ in sequences]
+        self._journey = journey
+        self._n = n
+        meters = metrics.meters(journey.key, journey.adapter)
+        self._timers = [Timer(metrics, journey, meters, len(request.tokens)) for request, _ in sequences]
         self._streams: list[OutputStream] = []
         self._pumps: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Generation":
+        self._journey.enter([request for request, _ in self._sequences])
+        self._metrics.asked(self._n, self._sequences[0][0].sampling.max_tokens)
         try:
             for request, _ in self._sequences:
                 self._streams.append(self._engine.submit(request))
@@ -144,14 +158,14 @@ class Generation:
             raise Unavailable("The server ended this request.")
         now, timer = time.monotonic(), self._timers[index]
         if output.tokens:
-            timer.tokens(len(output.tokens), output.cached_tokens, output.queued_s, now)
+            timer.feed(output, now)
         request, collector = self._sequences[index]
         if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
             delta = await asyncio.to_thread(collector.feed, output)  # names a token for each rank of each position
         else:
             delta = collector.feed(output)
         if delta.finish_reason is not None:
-            timer.finish(delta.finish_reason, now)
+            timer.finish(delta.finish_reason, now, output.preemptions)
             if delta.needs_abort:
                 self._streams[index].close()
         return Piece(index, delta)
@@ -165,6 +179,9 @@ class Generation:
         now = time.monotonic()
         for timer in self._timers:
             timer.finish(reason, now)
+        longest = max(timer.tokens for timer in self._timers)
+        if longest:
+            self._metrics.longest_output.observe(longest)
 
 
 @asynccontextmanager

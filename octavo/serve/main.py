@@ -17,6 +17,7 @@ from octavo.serve.app import App
 from octavo.serve.batches.runner import resume
 from octavo.serve.calls import Backend, Service
 from octavo.serve.limits import Limits
+from octavo.serve.pulse import beat
 from octavo.serve.server import HttpServer
 
 Launcher = Callable[[OctavoConfig], Awaitable[Backend]]
@@ -97,6 +98,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
 
     server = HttpServer(app, drain)
     http = asyncio.create_task(server.serve(sockets=[sock]))
+    pulse = asyncio.create_task(beat(service))
     start = asyncio.ensure_future(launcher(service.config))
     backend: Backend | None = None
     failed = False
@@ -116,6 +118,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
     finally:
         server.stop()
         await _settle(http, start)
+        pulse.cancel()
         await service.end()
         if backend is not None:
             await backend.engine.close()

@@ -1,6 +1,6 @@
 """The table of routes: which handler answers what, who may call it, how it says that something went wrong."""
 
-from octavo.serve import describe, probes
+from octavo.serve import describe, plan, probes
 from octavo.serve.anthropic import errors as anthropic_errors
 from octavo.serve.anthropic import messages
 from octavo.serve.anthropic.schema import Conversation, MessagesRequest
@@ -40,6 +40,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/tokenize", ("POST",), Scope.USE, tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", ("POST",), Scope.USE, tokenize.detokenize, DetokenizeRequest),
     Endpoint("/metrics", ("GET",), Scope.USE, probes.metrics),
+    Endpoint("/plan", ("GET",), Scope.USE, plan.show),
     Endpoint("/version", ("GET",), Scope.USE, probes.version),
     Endpoint("/openapi.json", ("GET",), Scope.DOCS, describe.openapi),
     Endpoint("/docs", ("GET",), Scope.DOCS, describe.page),

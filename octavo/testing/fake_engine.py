@@ -74,6 +74,7 @@ class FakeEngine:
         self.open: set[str] = set()
         self.closed = False
         self.still_s = 0.0
+        self.on_step: Callable[[EngineStats], None] = lambda _: None
         self._generated = 0
 
     @property
@@ -140,6 +141,7 @@ class FakeEngine:
                 elif made >= rules.max_tokens:
                     finish = "length"
             self._generated += len(tokens)
+            self.on_step(self.stats)
             logprobs = [self._logprob(token, rules) for token in tokens] if rules.logprobs >= 0 else None
             yield TokenOutput(
                 request.id,

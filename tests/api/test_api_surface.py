@@ -76,7 +76,7 @@ def test_metrics_count_what_happened(live: Live) -> None:
     assert grew(f"octavo:time_to_first_token_seconds_count{model}") == 4
     assert grew(f"octavo:inter_token_latency_seconds_count{model}") == 13
     assert grew(f"octavo:e2e_request_latency_seconds_count{model}") == 3
-    assert grew('octavo:http_requests_total{method="GET",route="other",status="4xx"}') == 1
+    assert grew('octavo:http_requests_total{method="GET",model_name="tiny",route="other",status="4xx"}') == 1
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         assert f"octavo:{name}{model}" in after
     for name in ("prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total"):

@@ -61,13 +61,15 @@ class Answer:
         self._n = len(self._requests) // len(prepared)
         self._head = {**head, "created": int(time.time())}
         self._options = options
+        call.prepared(head["model"])
+        call.service.recorder.asked(self._requests, self._collectors)
 
     async def run(self) -> Reply | None:
         """A whole answer, or None once a stream has been sent. Raises only before the first byte went out."""
         call, service = self._call, self._call.service
         with service.limits.admitted(len(self._requests)):
             sequences = list(zip(self._requests, self._collectors))
-            generation = Generation(self._backend.engine, service.metrics, sequences, call.arrival)
+            generation = Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
             if self._options.stream:
                 await self._stream(generation)
                 return None
@@ -114,7 +116,9 @@ class Answer:
                 raise
             if not isinstance(exc, OctavoError):
                 log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
-            await events.fail(failure(exc))
+            fail = failure(exc)
+            self._call.journey.code = fail.error.code or fail.error.type
+            await events.fail(fail)
             return
         await events.finish(chunks.usage_event() if self._options.usage_at_end else b"")
 
