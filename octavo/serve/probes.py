@@ -1,5 +1,7 @@
 """Answers about the server itself: health, readiness, metrics, version, the page."""
 
+from starlette.exceptions import HTTPException
+
 from octavo import __version__
 from octavo.base.errors import OctavoError, Unavailable
 from octavo.serve import web
@@ -35,6 +37,8 @@ async def version(call: Call) -> Reply:  # noqa: ARG001 - one signature for all 
     return json_reply({"version": __version__})
 
 
-async def page(call: Call) -> Reply:  # noqa: ARG001
-    """The chat page."""
+async def page(call: Call) -> Reply:
+    """The chat page; 404 with --no-ui."""
+    if call.service.config.serve.no_ui:
+        raise HTTPException(404)
     return web.reply()

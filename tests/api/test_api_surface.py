@@ -104,10 +104,25 @@ def test_page_is_self_contained(live: Live) -> None:
     assert answer.body == web.page()
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
     assert "https://" not in text
-    assert len(answer.body) < 32_000
+    assert len(answer.body) < 64_000
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
-    assert policy.count("'sha256-") == 2
+    assert policy.count("'sha256-") == text.count("<script>") + text.count("<style>") > 2
+    assert " on" not in re.sub(r"(?s)<(script|style)>.*?</\1>|>[^<]*<", "", text), "no handlers in the markup"
+
+
+def test_the_page_can_be_turned_off() -> None:
+    with Live(config(no_ui=True), backend()) as live:
+        assert live.get("/").status == 404
+        assert live.get("/health").status == 200
+
+
+def test_plan_says_what_was_fitted(live: Live) -> None:
+    plan = live.get("/plan").json
+    assert plan["models"] == ["tiny", "alias/of-it"]
+    assert (plan["max_model_len"], plan["kv_tokens"]) == (2048, 1024 * 16)
+    assert plan["startup_seconds"]["total"] >= 0
+    assert "nowhere" not in live.get("/plan").body.decode()
 
 
 def test_openai_client_chat(live: Live) -> None:
