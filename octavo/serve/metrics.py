@@ -60,9 +60,9 @@ class Metrics:
     def __init__(self, model: str, stats: Callable[[], EngineStats], *, compat: bool = False) -> None:
         self._stats = stats
         self._page = Page(model, compat=compat)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self._page)
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self._page)
+        ProcessCollector(registry=self.registry)
         self.phases: dict[str, float] = {}  # seconds of each phase of the start
         self._cache: dict[str, str] = {}
         self._build: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     # --- families
 
