@@ -45,6 +45,7 @@ class Core:
         self._pipeline = Pipeline(executor, depth, self._seat.riders)
         self._failures_in_a_row = 0
         self._outbox: list[TokenOutput] = []
+        self._held_since: dict[str, float] = {}  # what the seat holds back waits from here on, as in the queue
         self._clock = clock
         self._look_again_s = 0.0
 
@@ -65,14 +66,18 @@ class Core:
         """Queue a request; a refusal (queue full, can never fit) is an output of the next step."""
         try:
             self._guard(request)
-            if not self._seat.hold(request):
+            if self._seat.hold(request):
+                self._held_since[request.id] = self._clock.now()
+            else:
                 self.scheduler.add(request)
         except UserError as error:
             self._refuse(request, error)
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; unknown ids are passed over. Their blocks are free before the next plan."""
-        self._outbox += self._seat.drop(ids)
+        for output in self._seat.drop(ids):
+            self._held_since.pop(output.id, None)
+            self._outbox.append(output)
         self._say(self.scheduler.abort(ids))
 
     def step(self) -> StepOutputs | None:
@@ -130,10 +135,14 @@ class Core:
     def _take_in(self) -> None:
         """Held requests that are ready join the queue."""
         requests, outputs = self._seat.ready()
+        for output in outputs:
+            self._held_since.pop(output.id, None)
         self._outbox += outputs
         for request in requests:
+            since = self._held_since.pop(request.id)
             try:
                 self.scheduler.add(request)
+                self.scheduler.board.requests[request.id].arrived_s = since
             except UserError as error:
                 self._refuse(request, error)
 

@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.types import Scope
 
 from octavo.base.config import ServeConfig
-from octavo.base.wire import EngineRequest
+from octavo.base.wire import EngineRequest, Sampling
 from octavo.serve.journey import Journey
 from octavo.serve.metrics import Metrics
 from octavo.serve.tracing import Visit, make_tracer
@@ -87,7 +87,7 @@ class Recorder:
             first.id,
             len(sequences),
             len(first.tokens),
-            first.sampling,
+            ", ".join(f"{name} {value}" for name, value in _given(first.sampling)),
         )
         if requests.isEnabledFor(logging.DEBUG):
             requests.debug("prompt of %s: %s", first.id, collectors[0].prompt_text[: self._max_chars])
@@ -95,3 +95,12 @@ class Recorder:
     def close(self) -> None:
         """Sends the traces that are left."""
         self._tracer.close()
+
+
+def _given(sampling: Sampling) -> Iterator[tuple[str, Any]]:
+    """The rules that are not as they are without a word."""
+    usual = Sampling(sampling.seed, sampling.max_tokens)
+    for name in sampling.__struct_fields__:
+        value = getattr(sampling, name)
+        if name in ("seed", "max_tokens") or value != getattr(usual, name):
+            yield name, value
