@@ -44,6 +44,7 @@ class Backend:
 
     engine: Engine
     text: TextProcessor
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the start, the engine's beside
 
 
 class Service:
@@ -69,7 +70,7 @@ class Service:
         """From here on requests are served."""
         self._backend = backend
         backend.engine.on_step = self.metrics.step
-        phases = {**backend.engine.ready.phases, "total": time.monotonic() - self._begin}
+        phases = {**backend.phases, **backend.engine.ready.phases, "total": time.monotonic() - self._begin}
         self.metrics.started(phases, cache_facts(self.config.engine, backend.engine.ready), build_facts())
 
     @property

@@ -5,6 +5,10 @@ The library is an extra (``pip install octavo[otel]``), imported when an endpoin
 vLLM and of OpenTelemetry's conventions for generative AI. No prompt and no answer goes into a span.
 """
 
+import contextlib
+import logging
+import queue
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +19,11 @@ from octavo import __version__
 from octavo.base.errors import ConfigError
 from octavo.serve.journey import Journey
 
+log = logging.getLogger("octavo.traces")
+
 CLOSE_S = 2.0
+COMPLAIN_S = 60.0
+MAX_VISITS = 4096  # requests whose spans are still to be made; more are not traced
 TRACES_PATH = "/v1/traces"
 MAX_TRACE_HEADER_BYTES = 512
 _CONTEXT = frozenset({b"traceparent", b"tracestate"})
@@ -88,16 +96,40 @@ class OtlpTracer:
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        library = logging.getLogger("opentelemetry")
+        library.handlers, library.propagate = [_Complaints()], False
         named = Resource({"service.name": "octavo", "service.version": __version__})
-        self._provider = TracerProvider(resource=named.merge(_from_environment()))
+        self._provider = TracerProvider(resource=named.merge(_from_environment()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
         self._tracer = self._provider.get_tracer("octavo", __version__)
         self._extract = TraceContextTextMapPropagator().extract
         self._inside = set_span_in_context
         self._server = SpanKind.SERVER
         self._failed = StatusCode.ERROR
+        self._visits: queue.Queue[Visit | None] = queue.Queue(MAX_VISITS)
+        self._thread = threading.Thread(target=self._work, daemon=True, name="octavo-traces")
+        self._thread.start()
 
     def write(self, visit: Visit) -> None:
+        """The spans are made in a thread: seven of them take the library a good part of a millisecond."""
+        with contextlib.suppress(queue.Full):
+            self._visits.put_nowait(visit)
+
+    def close(self) -> None:
+        # The library tries a collector that does not answer for half a minute, whatever time it is given.
+        with contextlib.suppress(queue.Full):
+            self._visits.put_nowait(None)
+        self._thread.join(CLOSE_S)
+
+    def _work(self) -> None:
+        while (visit := self._visits.get()) is not None:
+            try:
+                self._tell(visit)
+            except Exception:
+                log.exception("a trace was lost")
+        self._provider.shutdown()
+
+    def _tell(self, visit: Visit) -> None:
         """One root span under the caller's, if it sent one, and a span a stage."""
         shift = time.time_ns() - time.monotonic_ns()
 
@@ -120,10 +152,6 @@ class OtlpTracer:
         if visit.status >= 500:
             root.set_status(self._failed)
         root.end(at(visit.end))
-
-    def close(self) -> None:
-        self._provider.force_flush(int(CLOSE_S * 1000))
-        self._provider.shutdown()
 
 
 def stages(journey: Journey, end: float) -> Iterator[tuple[str, float, float]]:
@@ -198,6 +226,20 @@ def _carrier(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         for name, value in headers
         if name in _CONTEXT and len(value) <= MAX_TRACE_HEADER_BYTES
     }
+
+
+class _Complaints(logging.Handler):
+    """What the library says of its collector, in our log, once a minute: it says it every few seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._last = -COMPLAIN_S
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if now - self._last >= COMPLAIN_S:
+            self._last = now
+            log.warning("traces do not arrive: %s", record.getMessage()[:300])
 
 
 def _from_environment() -> Any:

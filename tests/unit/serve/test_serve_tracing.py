@@ -2,6 +2,7 @@
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -107,3 +108,19 @@ def test_an_overlong_trace_header_is_passed_over() -> None:
     assert tracing._carrier([(b"tracestate", b"x" * 1000), (b"traceparent", b"00-a-b-01")]) == {
         "traceparent": "00-a-b-01"
     }
+
+
+def test_a_collector_that_is_gone_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as closed:
+        port = closed.server_port
+    caplog.set_level("WARNING", "octavo.traces")
+    tracer = make_tracer(f"http://127.0.0.1:{port}")
+    for index in range(50):
+        tracer.write(Visit(f"req-{index}", "POST", "/v1/completions", 200, journey(), 103.1, []))
+    begin = time.monotonic()
+    tracer.close()
+    assert time.monotonic() - begin < tracing.CLOSE_S + 2
+    said = [record for record in caplog.records if record.name == "octavo.traces"]
+    assert len(said) == 1
+    assert "traces do not arrive" in said[0].getMessage()
