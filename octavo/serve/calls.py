@@ -70,7 +70,7 @@ class Service:
         """From here on requests are served."""
         self._backend = backend
         backend.engine.on_step = self.metrics.step
-        phases = {**backend.phases, **backend.engine.ready.phases, "total": time.monotonic() - self._begin}
+        phases = {**backend.phases, **backend.engine.ready.phases, "total": round(time.monotonic() - self._begin, 3)}
         self.metrics.started(phases, cache_facts(self.config.engine, backend.engine.ready), build_facts())
 
     @property
