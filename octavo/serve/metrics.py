@@ -94,11 +94,13 @@ class Metrics:
         self._http.of(route, method if method in METHODS else "OTHER", f"{status // 100}xx").inc()
         self._http_time.of(route).observe(seconds)
 
-    def refused(self, status: int, code: str) -> None:
+    def refused(self, status: int, code: str, key: str = "") -> None:
         """Counts a request that was answered with an error; `code` is one of the server's own words."""
         self._errors.of(code).inc()
         if status in (429, 503):
             self._rejections.of(code).inc()
+        if status == 429 and key:
+            self._key_rejections.of(key).inc()
 
     def step(self, stats: EngineStats) -> None:
         """Figures of the step that has just ended."""
@@ -203,8 +205,9 @@ class Metrics:
         self._http_time = Tallies("http_request_duration_seconds", "Until the last byte.", _PHASE, ("route",))
         self._errors = Counts("request_errors", "Requests answered with an error, by its code.", ("code",))
         self._rejections = Counts("admission_rejections", "Requests not admitted.", ("reason",), vllm=True)
+        self._key_rejections = Counts("key_rejections", "Requests answered 429, by key.", ("key",))
         phases = Gauges("startup_phase_seconds", "Seconds of each phase of the start.", self._read_phases, ("phase",))
-        self._page.add(self._http, self._http_time, self._errors, self._rejections, phases)
+        self._page.add(self._http, self._http_time, self._errors, self._rejections, self._key_rejections, phases)
 
     def _read_phases(self) -> Iterator[Reading]:
         for name, seconds in self.phases.items():

@@ -37,7 +37,7 @@ class Recorder:
         end, method = time.monotonic(), scope["method"]
         self._metrics.http(route, method, status, end - journey.arrival)
         if journey.code:
-            self._metrics.refused(status, journey.code)
+            self._metrics.refused(status, journey.code, journey.key)
         probe = route in PROBES
         if not probe:
             self._tracer.write(Visit(request_id, method, route, status, journey, end, scope["headers"]))

@@ -244,9 +244,10 @@ def test_prompts_only_when_asked(lines, asked: bool, level: int, shown: int) -> 
 
 def test_an_error_is_counted_by_its_code() -> None:
     metrics = made()
-    recorder, journey = Recorder(metrics, ServeConfig()), Journey()
+    recorder, journey = Recorder(metrics, ServeConfig()), Journey(key="team-a")
     journey.code = "rate_limited"
     recorder.over(scope(), "i", "/v1/completions", 429, journey)
     found = samples(metrics)
     assert found["octavo:request_errors_total{code=rate_limited,model_name=m}"] == 1
     assert found["octavo:admission_rejections_total{model_name=m,reason=rate_limited}"] == 1
+    assert found["octavo:key_rejections_total{key=team-a,model_name=m}"] == 1
