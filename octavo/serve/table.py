@@ -1,6 +1,6 @@
 """The table of routes: which handler answers what, who may call it, how it says that something went wrong."""
 
-from octavo.serve import describe, plan, probes
+from octavo.serve import describe, probes
 from octavo.serve.anthropic import errors as anthropic_errors
 from octavo.serve.anthropic import messages
 from octavo.serve.anthropic.schema import Conversation, MessagesRequest
@@ -10,6 +10,7 @@ from octavo.serve.calls import Endpoint
 from octavo.serve.files import routes as files
 from octavo.serve.openai import chat, completions, models, tokenize
 from octavo.serve.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.serve.plan import show as plan
 from octavo.serve.responses import create as responses
 from octavo.serve.responses import stored
 from octavo.serve.responses.schema import ResponsesRequest
@@ -40,9 +41,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/tokenize", ("POST",), Scope.USE, tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", ("POST",), Scope.USE, tokenize.detokenize, DetokenizeRequest),
     Endpoint("/metrics", ("GET",), Scope.USE, probes.metrics),
-    Endpoint("/plan", ("GET",), Scope.USE, plan.show),
     Endpoint("/version", ("GET",), Scope.USE, probes.version),
     Endpoint("/openapi.json", ("GET",), Scope.DOCS, describe.openapi),
+    Endpoint("/plan", ("GET",), Scope.USE, plan),
     Endpoint("/docs", ("GET",), Scope.DOCS, describe.page),
     Endpoint("/ping", ("GET", "POST"), Scope.USE, probes.health),
     Endpoint("/health", ("GET",), Scope.OPEN, probes.health),
