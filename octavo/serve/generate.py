@@ -90,8 +90,8 @@ class Generation:
         self._sequences = sequences
         self._journey = journey
         self._n = n
-        meters = metrics.meters(journey.key, journey.adapter)
-        self._timers = [Timer(metrics, journey, meters, len(request.tokens)) for request, _ in sequences]
+        usages = metrics.usages(journey.key, journey.adapter)
+        self._timers = [Timer(metrics, journey, usages, len(request.tokens)) for request, _ in sequences]
         self._streams: list[OutputStream] = []
         self._pumps: list[asyncio.Task[None]] = []
 

@@ -7,7 +7,7 @@ import time
 
 from octavo.base.params import MAX_N
 from octavo.base.wire import EngineRequest, Sampling, TokenOutput
-from octavo.serve.metrics import WHOLE, Meter, Metrics
+from octavo.serve.metrics import WHOLE, Metrics, Usage
 
 
 class Journey:
@@ -73,12 +73,12 @@ class Journey:
 class Timer:
     """Times of one sequence: first token, gaps, end. Three observations a step, whatever the number of tokens."""
 
-    __slots__ = ("_done", "_first", "_journey", "_last", "_meters", "_metrics", "_prompt", "_scheduled", "tokens")
+    __slots__ = ("_done", "_first", "_journey", "_last", "_metrics", "_prompt", "_scheduled", "_usages", "tokens")
 
-    def __init__(self, metrics: Metrics, journey: Journey, meters: tuple[Meter, ...], prompt_tokens: int) -> None:
+    def __init__(self, metrics: Metrics, journey: Journey, usages: tuple[Usage, ...], prompt_tokens: int) -> None:
         self._metrics = metrics
         self._journey = journey
-        self._meters = meters
+        self._usages = usages
         self._prompt = prompt_tokens
         self._first = self._last = self._scheduled = 0.0
         self.tokens = 0
@@ -92,8 +92,8 @@ class Timer:
         else:
             self._begin(output, now)
         metrics.generation_tokens.value += count
-        for meter in self._meters:
-            meter.generation_tokens.value += count
+        for usage in self._usages:
+            usage.generation_tokens.value += count
         self.tokens += count
         self._last = now
 
@@ -112,10 +112,10 @@ class Timer:
         metrics.cached_tokens.inc(cached)
         metrics.request_computed.observe(self._prompt - cached)
         metrics.prefill.observe(now - self._scheduled)
-        for meter in self._meters:
-            meter.prompt_tokens.inc(self._prompt)
-            meter.cached_tokens.inc(cached)
-            meter.ttft.observe(ttft)
+        for usage in self._usages:
+            usage.prompt_tokens.inc(self._prompt)
+            usage.cached_tokens.inc(cached)
+            usage.ttft.observe(ttft)
 
     def finish(self, reason: str, now: float, preemptions: int = 0) -> None:
         """The end, once; later calls do nothing, so that a late abort does not count twice."""
@@ -127,16 +127,16 @@ class Timer:
         journey.last = max(journey.last, self._last)
         journey.output_tokens += self.tokens
         metrics.finished(reason)
-        for meter in self._meters:
-            meter.requests.get(reason, meter.requests["error"]).inc()
+        for usage in self._usages:
+            usage.requests.get(reason, usage.requests["error"]).inc()
         if reason not in WHOLE:
             return
         metrics.e2e.observe(now - journey.arrival)
         metrics.request_prompt.observe(self._prompt)
         metrics.request_output.observe(self.tokens)
         metrics.preemptions.observe(preemptions)
-        for meter in self._meters:
-            meter.e2e.observe(now - journey.arrival)
+        for usage in self._usages:
+            usage.e2e.observe(now - journey.arrival)
         if self.tokens:
             metrics.inference.observe(self._last - self._scheduled)
             metrics.decode.observe(self._last - self._first)

@@ -13,7 +13,7 @@ from octavo.serve.series import OTHER, Count, Counts, Gauges, Info, Page, Readin
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-MAX_METERS = 100  # keys, and adapters, that are counted by name; the rest together as "other"
+MAX_USAGES = 100  # keys, and adapters, that are counted by name; the rest together as "other"
 WHOLE = frozenset({"stop", "length"})  # ends after which a sequence has its full length
 
 # vLLM's bounds, so that dashboards made for it fit; finer ones before them where a small model is faster.
@@ -43,7 +43,7 @@ FIGURES = {
 """Counters that features of the engine keep (EngineStats.figures)."""
 
 
-class Meter(NamedTuple):
+class Usage(NamedTuple):
     """The counts of one key or one adapter."""
 
     prompt_tokens: Count
@@ -72,13 +72,13 @@ class Metrics:
         self._token_families()
         self._time_families()
         self._server_families()
-        self._meters = {name: _Split(self._page, name) for name in ("key", "adapter")}
+        self._usages = {name: _Split(self._page, name) for name in ("key", "adapter")}
 
     # --- what the server tells it
 
-    def meters(self, key: str, adapter: str = "") -> tuple[Meter, ...]:
+    def usages(self, key: str, adapter: str = "") -> tuple[Usage, ...]:
         """Where the use of one request is counted beside the totals: its key's name, its adapter's; "" is none."""
-        return tuple(self._meters[name].of(value) for name, value in (("key", key), ("adapter", adapter)) if value)
+        return tuple(self._usages[name].of(value) for name, value in (("key", key), ("adapter", adapter)) if value)
 
     def asked(self, n: int, max_tokens: int) -> None:
         """A request for `n` choices of at most `max_tokens` tokens each went to the engine."""
@@ -239,16 +239,16 @@ class _Split:
             f"{label}_e2e_request_latency_seconds", f"Arrival to last token, by {label}.", _PHASE, labels
         )
         self._requests = Counts(f"{label}_requests", f"Sequences ended, by {label}.", (label, "finished_reason"))
-        self._known: dict[str, Meter] = {}
+        self._known: dict[str, Usage] = {}
         page.add(self._prompt, self._cached, self._generation, self._requests, self._ttft, self._e2e)
 
-    def of(self, value: str) -> Meter:
+    def of(self, value: str) -> Usage:
         """The counts of one key or adapter."""
-        if value not in self._known and len(self._known) >= MAX_METERS:
+        if value not in self._known and len(self._known) >= MAX_USAGES:
             value = OTHER
-        meter = self._known.get(value)
-        if meter is None:
-            meter = self._known[value] = Meter(
+        usage = self._known.get(value)
+        if usage is None:
+            usage = self._known[value] = Usage(
                 self._prompt.of(value),
                 self._cached.of(value),
                 self._generation.of(value),
@@ -256,4 +256,4 @@ class _Split:
                 self._e2e.of(value),
                 {reason: self._requests.of(value, reason) for reason in FINISH_REASONS},
             )
-        return meter
+        return usage

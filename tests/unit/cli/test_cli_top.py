@@ -24,7 +24,7 @@ class Server:
 
     def generate(self, count: int, gap: float, key: str = "") -> None:
         journey = Journey(arrival=0.0, key=key)
-        timer = Timer(self.metrics, journey, self.metrics.meters(key), 10)
+        timer = Timer(self.metrics, journey, self.metrics.usages(key), 10)
         for index in range(count):
             timer.feed(TokenOutput("r", [1]), 0.03 + gap * index)
         timer.finish("stop", 0.03 + gap * count)

@@ -24,7 +24,7 @@ def served() -> dict[str, set[str]]:
     metrics.started({"load": 1.0}, {"block_size": "16"}, {"version": "0"})
     metrics.http("/v1/models", "GET", 200, 0.1)
     metrics.refused(429, "rate_limited", "key")
-    metrics.meters("key", "adapter")
+    metrics.usages("key", "adapter")
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:

@@ -14,7 +14,7 @@ from octavo.base.config import ServeConfig
 from octavo.base.wire import EngineRequest, EngineStats, Sampling, TokenOutput
 from octavo.serve import record
 from octavo.serve.journey import Journey, Timer
-from octavo.serve.metrics import MAX_METERS, Metrics
+from octavo.serve.metrics import MAX_USAGES, Metrics
 from octavo.serve.pulse import Line
 from octavo.serve.record import Recorder
 from octavo.serve.series import MAX_CHILDREN, Counts, Tally
@@ -80,7 +80,7 @@ def test_compat_is_off_by_default_and_carries_the_engine_label() -> None:
 def test_a_sequence_is_timed_stage_by_stage() -> None:
     metrics, journey = made(), Journey(arrival=10.0, key="team-a")
     journey.submitted = 10.5
-    timer = Timer(metrics, journey, metrics.meters("team-a", "adapter-1"), prompt_tokens=20)
+    timer = Timer(metrics, journey, metrics.usages("team-a", "adapter-1"), prompt_tokens=20)
     timer.feed(TokenOutput("r", [1], cached_tokens=16, queued_s=0.5), 12.0)
     timer.feed(TokenOutput("r", [2, 3]), 12.2)
     timer.feed(TokenOutput("r", [4], finish="stop"), 12.4)
@@ -127,16 +127,16 @@ def test_labels_are_bounded() -> None:
     assert len(family.samples) == MAX_CHILDREN + 1
     assert next(each.value for each in family.samples if each.labels["code"] == "other") == 50
     metrics = made()
-    for index in range(MAX_METERS + 20):
-        metrics.meters(f"key-{index}")[0].generation_tokens.inc()
+    for index in range(MAX_USAGES + 20):
+        metrics.usages(f"key-{index}")[0].generation_tokens.inc()
     found = samples(metrics)
     assert found["octavo:key_generation_tokens_total{key=other,model_name=m}"] == 20
-    assert metrics.meters("") == ()
+    assert metrics.usages("") == ()
 
 
 def test_labels_are_escaped_and_features_counters_shown() -> None:
     metrics = made(stats=EngineStats(figures={"grammar_compile_seconds": 0.25, "grammar_waiting": 2, "odd": 1.0}))
-    metrics.meters('a"b\nc')[0].generation_tokens.inc()
+    metrics.usages('a"b\nc')[0].generation_tokens.inc()
     found = samples(metrics)
     assert found['octavo:key_generation_tokens_total{key=a"b\nc,model_name=m}'] == 1
     assert found["octavo:grammar_compile_seconds_total{model_name=m}"] == 0.25
