@@ -130,6 +130,9 @@ class Metrics:
             yield ("capacity",), stats.waiting
             yield ("deferred",), stats.figures.get("grammar_waiting", 0)
 
+        def all_waiting() -> list[Reading]:
+            return [((), sum(value for _, value in waiting()))]
+
         def sources() -> Iterator[Reading]:
             stats = self._stats()
             yield ("local_compute",), stats.prompt_tokens
@@ -138,10 +141,10 @@ class Metrics:
         by_reason, by_source = ("reason",), ("source",)
         self._page.add(
             Gauges("num_requests_running", "Sequences in the batch.", one("running"), vllm=True),
-            Gauges("num_requests_waiting", "Sequences that wait for room.", one("waiting"), vllm=True),
+            Gauges("num_requests_waiting", "Sequences that wait for their first step.", all_waiting, vllm=True),
             Gauges(
                 "num_requests_waiting_by_reason",
-                "Those, and those whose constraint is being compiled.",
+                "Of them: for room, and for a constraint to be compiled.",
                 waiting,
                 by_reason,
                 vllm=True,

@@ -135,12 +135,15 @@ def test_labels_are_bounded() -> None:
 
 
 def test_labels_are_escaped_and_features_counters_shown() -> None:
-    metrics = made(stats=EngineStats(figures={"grammar_compile_seconds": 0.25, "grammar_waiting": 2, "odd": 1.0}))
+    figures = {"grammar_compile_seconds": 0.25, "grammar_waiting": 2, "odd": 1.0}
+    metrics = made(stats=EngineStats(waiting=3, figures=figures))
     metrics.usages('a"b\nc')[0].generation_tokens.inc()
     found = samples(metrics)
     assert found['octavo:key_generation_tokens_total{key=a"b\nc,model_name=m}'] == 1
     assert found["octavo:grammar_compile_seconds_total{model_name=m}"] == 0.25
     assert found["octavo:num_requests_waiting_by_reason{model_name=m,reason=deferred}"] == 2
+    assert found["octavo:num_requests_waiting_by_reason{model_name=m,reason=capacity}"] == 3
+    assert found["octavo:num_requests_waiting{model_name=m}"] == 5
     assert not any("odd" in name for name in found)
     assert found["octavo:startup_phase_seconds{model_name=m,phase=load_weights}"] == 1.5
 
