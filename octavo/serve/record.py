@@ -39,11 +39,11 @@ class Recorder:
         if journey.code:
             self._metrics.refused(status, journey.code, journey.key)
         probe = route in PROBES
-        if not probe:
-            self._tracer.write(Visit(request_id, method, route, status, journey, end, scope["headers"]))
         level = logging.DEBUG if probe else logging.INFO
         if self._lines and access.isEnabledFor(level):
             self._line(level, scope, route, status, journey, end - journey.arrival)
+        if not probe:
+            self._tracer.write(Visit(request_id, method, route, status, journey, end, scope["headers"]))
 
     def _line(self, level: int, scope: Scope, route: str, status: int, journey: Journey, seconds: float) -> None:
         """The route, not the address: a query string may hold what nobody should read."""
