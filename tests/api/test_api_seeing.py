@@ -28,7 +28,7 @@ class Traces:
         pass
 
     def wait(self, count: int) -> list[Visit]:
-        """The visits once there are so many: a client has its answer before the server has written it down, the trace last."""
+        """The visits once there are so many: an answer is written down after it has gone, its trace last."""
         end = time.monotonic() + 10
         while len(self.visits) < count and time.monotonic() < end:
             time.sleep(0.005)
