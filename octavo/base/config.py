@@ -14,7 +14,7 @@ DType = Literal["auto", "float32", "float16", "bfloat16"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["int8", "int4"]
-Policy = Literal["fcfs", "priority"]
+Policy = Literal["fair", "fcfs", "priority"]
 
 
 def doc(
@@ -88,9 +88,10 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ]
         | None
     ) = None
-    scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
-        "fcfs"
-    )
+    scheduling_policy: Annotated[
+        Policy,
+        doc("fair: keys take turns by tokens served; fcfs: in order of arrival; priority: lower priority value first."),
+    ] = "fair"
     async_scheduling: Annotated[
         bool | None, doc("Plan a step while the one before runs. Unset: on where the device runs by itself.")
     ] = None

@@ -1,6 +1,7 @@
 """Board: who waits, who runs, and what they hold. Every change of a request's state happens here."""
 
 from bisect import insort
+from collections.abc import Sequence
 from operator import attrgetter
 
 from octavo.base.clock import Clock
@@ -10,7 +11,7 @@ from octavo.kv.holding import Grant, Match
 from octavo.kv.manager import KVManager
 from octavo.sched.gates import RowPool
 from octavo.sched.limits import Limits
-from octavo.sched.queue import WaitingQueue
+from octavo.sched.policies import make_queue
 from octavo.sched.request import NO_ROW, Request, State
 
 _by_order = attrgetter("order")
@@ -31,20 +32,22 @@ class Counters:
 
 
 class Board:
-    """`running` is sorted by order, so the first one is the last to be preempted: it always advances."""
+    """`running` is sorted, by order or as the policy ranks it: the first one is the last to be preempted."""
 
     def __init__(self, layout: KVLayout, limits: Limits, clock: Clock) -> None:
         self.kv = KVManager(layout, limits.prefix_caching)
         self.rows = RowPool(limits.max_rows)
         self.requests: dict[str, Request] = {}  # all that have not ended
         self.running: list[Request] = []
-        self.waiting = WaitingQueue(limits.max_waiting, limits.max_waiting_tokens)
+        self.waiting = make_queue(limits, clock)
         self.counters = Counters()
         self._clock = clock
+        self._step_tokens = limits.max_num_batched_tokens
 
     def enter(self, request: Request) -> None:
         """A newcomer joins the waiting."""
         request.arrived_s = self._clock.now()
+        request.billed = len(request.tokens)
         self.requests[request.id] = request
         self.waiting.push(request)
 
@@ -53,10 +56,10 @@ class Board:
         grant = self.kv.open(request.holding, match, want)
         if grant is None:
             return None
-        self.waiting.remove(request)
+        request.computed = match.num_tokens
+        self.waiting.take(request)
         request.state = State.RUNNING
         request.row = self.rows.take()
-        request.computed = match.num_tokens
         if not request.started:
             request.queued_s = self._clock.now() - request.arrived_s
             request.cached_tokens = min(match.num_tokens, request.num_prompt)
@@ -73,6 +76,7 @@ class Board:
         self._let_go(request)
         request.state = State.WAITING
         request.computed = 0
+        request.preemptions += 1
         self.waiting.push(request)
         self.counters.preemptions += 1
 
@@ -81,11 +85,47 @@ class Board:
         if request.state is State.WAITING:
             self.waiting.remove(request)
         elif request.state is State.RUNNING:
+            self.waiting.account((request,))
             self._let_go(request)
         else:
             raise ValueError(f"request {request.id} has ended already")
         request.state = State.DONE
         del self.requests[request.id]
+
+    def arrange(self) -> None:
+        """Before a step is planned: the policy says who gives up blocks if they run out, and who gives way."""
+        waiting, running = self.waiting, self.running
+        if self.kv.pool.num_free < (self._step_tokens // self.kv.block_size + len(running)) * self.kv.num_groups:
+            waiting.rank(running)
+        if not len(waiting):
+            return
+        waiting.account(running)
+        first = waiting.peek()
+        if first is not None and not first.in_flight:
+            yielding = waiting.yielding(first, running)
+            if yielding:
+                self._give_way(first, yielding)
+
+    def spare(self, running: int) -> int:
+        """Blocks left free for so many that run, so that a newcomer is not preempted at once: one a table, within a
+        twentieth of the cache."""
+        return min(running * self.kv.num_groups, self.kv.num_blocks // 20)
+
+    def _give_way(self, first: Request, yielding: Sequence[Request]) -> None:
+        """Preempt as few of `yielding` as let `first` start in this step; none if all of them would not."""
+        kv = self.kv
+        match = kv.match(first.holding, first.tokens) if first.may_hit else kv.no_match()
+        kept = {block for table in match.blocks for block in table}
+        freed, chunk = 0, first.known - match.num_tokens
+        for gone in range(len(yielding) + 1):
+            left = len(self.running) - gone
+            fits = not left or kv.fits(match, first.known, chunk, self.spare(left) - freed)
+            if fits and (gone or self.rows.num_free):
+                for request in yielding[:gone]:
+                    self.preempt(request)
+                return
+            if gone < len(yielding):
+                freed += kv.freed_by(yielding[gone].holding, kept)
 
     def overdue(self) -> list[Request]:
         """Those that have waited longer than they may for their first start."""

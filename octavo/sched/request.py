@@ -38,6 +38,7 @@ class Request:
     __slots__ = (
         "arrived_s",
         "attention",
+        "billed",
         "cached_tokens",
         "computed",
         "ends",
@@ -50,12 +51,14 @@ class Request:
         "min_known",
         "num_prompt",
         "order",
+        "preemptions",
         "queued_s",
         "row",
         "sampling",
         "scored",
         "state",
         "stepwise",
+        "tenant",
         "tokens",
         "torn",
     )
@@ -67,6 +70,9 @@ class Request:
         self.tokens = list(wire.tokens)
         self.num_prompt = len(wire.tokens)
         self.order = order
+        self.tenant = wire.tenant
+        self.preemptions = 0
+        self.billed = self.num_prompt  # how many of `tokens` were counted against the tenant
         self.holding = holding
         self.state = State.WAITING
         self.row = NO_ROW

@@ -100,13 +100,17 @@ def failure(exc: BaseException) -> Failure:
     return Failure(500, ErrorDetail(INTERNAL_TEXT, "internal_error", None, "internal_error"))
 
 
-def from_status(status: int, message: str, param: str | None = None, code: str | None = None) -> OctavoError:
-    """The exception for an error the engine reports by status, catalogue text, field and short word."""
+def from_status(
+    status: int, message: str, param: str | None = None, code: str | None = None, retry_after_s: float = 0.0
+) -> OctavoError:
+    """The exception for an error the engine reports by status, catalogue text, field, short word and time to wait."""
     kind = _STATUS_KINDS.get(status)
     if kind is None and not 400 <= status < 500:
         return OctavoError(message)
     error = (kind or UserError)(message)
     error.param, error.code = param, code or error.code
+    if retry_after_s and isinstance(error, Overloaded | Unavailable):
+        error.retry_after_s = retry_after_s
     return error
 
 

@@ -139,7 +139,7 @@ class Generation:
     async def _take(self, index: int, output: TokenOutput) -> Piece:
         if output.finish == "error":
             message = output.error or "The engine could not finish this request."
-            raise from_status(output.error_code, message, output.error_param, output.error_name)
+            raise from_status(output.error_code, message, output.error_param, output.error_name, output.retry_after_s)
         if output.finish == "abort":
             raise Unavailable("The server ended this request.")
         now, timer = time.monotonic(), self._timers[index]

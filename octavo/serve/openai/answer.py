@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect
 
 from octavo.base.errors import OctavoError, UserError
@@ -56,7 +57,7 @@ class Answer:
         self._call = call
         self._backend = backend
         self._dialect = dialect
-        self._requests = [request for each in prepared for request in each.requests]
+        self._requests = [replace(request, tenant=call.tenant) for each in prepared for request in each.requests]
         self._collectors = [collector for each in prepared for collector in each.collectors]
         self._n = len(self._requests) // len(prepared)
         self._head = {**head, "created": int(time.time())}
