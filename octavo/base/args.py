@@ -21,6 +21,8 @@ from octavo.base.errors import ConfigError, UnknownName
 from octavo.base.human import parse_int
 
 MAX_CONFIG_BYTES = 1 << 20
+# What vLLM calls it; ours wins. Who moves a server over must not end up without a key.
+OTHER_VARIABLES = {"api_key": "VLLM_API_KEY"}
 ALIASES = {"tensor_parallel_size": "-tp", "input_file": "-i", "output_file": "-o"}
 
 
@@ -139,10 +141,12 @@ def parse(
     if config is not None:
         values |= _from_file(config, options)
     for option in options.values():
-        if environ.get(option.variable):
-            text = environ[option.variable]
-            value = text.split(",") if option.is_list else text
-            values[option.name] = option.convert(value, option.variable)
+        for variable in (option.variable, OTHER_VARIABLES.get(option.name, "")):
+            if environ.get(variable):
+                text = environ[variable]
+                value = text.split(",") if option.is_list else text
+                values[option.name] = option.convert(value, variable)
+                break
     for name, value in given.items():
         values[name] = options[name].convert(value, options[name].flag)
     return _build(roots, options, values)

@@ -8,6 +8,7 @@ from octavo.cli import chat, complete, doctor, plan, run_batch, serve
 from octavo.cli.bench import BENCHMARKS
 from octavo.cli.command import Command
 from octavo.cli.help import by_section
+from octavo.cli.key import ACTIONS
 
 HEAD = """# Flags
 
@@ -45,6 +46,7 @@ def commands() -> list[Command]:
         run_batch.COMMAND,
         *BENCHMARKS.values(),
         plan.COMMAND,
+        *ACTIONS.values(),
         doctor.COMMAND,
     ]
 

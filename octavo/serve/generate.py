@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -55,6 +55,10 @@ class Engine(Protocol):
 
     def check(self) -> None:
         """Raises EngineDead when the engine will not answer again."""
+        ...
+
+    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+        """Calls a command of the engine by its name. Raises EngineError."""
         ...
 
     async def close(self) -> None:

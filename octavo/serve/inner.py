@@ -96,7 +96,7 @@ async def ask(outer: Call, handler: Handler, body: dict[str, Any]) -> Any:
 
 def raised(error: ErrorDetail) -> OctavoError:
     """The exception for an error that came as an event."""
-    status = {"rate_limit_error": 429, "service_unavailable_error": 503, "timeout_error": 408}.get(error.type, 500)
+    status = {"rate_limit_error": 429, "service_unavailable_error": 503, "timeout_error": 504}.get(error.type, 500)
     return from_status(status, error.message)
 
 

@@ -71,6 +71,7 @@ class FakeEngine:
         self.cached_tokens = 0
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
+        self.controls: list[tuple[str, dict[str, str | int | float | bool | None]]] = []
         self.open: set[str] = set()
         self.closed = False
         self.still_s = 0.0
@@ -100,9 +101,11 @@ class FakeEngine:
         self.aborted.extend(ids)
         self.open.difference_update(ids)
 
-    async def control(self, command: str, **args: object) -> None:
-        """No command is known here."""
-        raise NotImplementedError(command, args)
+    async def control(self, command: str, **args: str | int | float | bool | None) -> bool:
+        """Notes what was asked."""
+        self.check()
+        self.controls.append((command, args))
+        return True
 
     async def close(self) -> None:
         """Notes that it was closed."""
