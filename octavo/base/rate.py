@@ -6,6 +6,7 @@ from octavo.base.clock import Clock
 
 SPAN_S = 20.0
 MIN_WAIT_S, MAX_WAIT_S = 1.0, 60.0
+ROOM_SHARE = 0.25  # who finds a line full comes back when so much of it has moved on
 UNKNOWN_WAIT_S = 5.0  # nothing has happened yet to measure by
 
 

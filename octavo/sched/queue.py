@@ -9,11 +9,9 @@ from heapq import heapify, heappop, heappush
 
 from octavo.base.clock import Clock
 from octavo.base.errors import Overloaded, UserError
-from octavo.base.rate import Rate
+from octavo.base.rate import ROOM_SHARE, Rate
 from octavo.sched.limits import Limits
 from octavo.sched.request import Order, Request
-
-ROOM_SHARE = 0.25  # who finds the line full is told to come back when so much of it will have moved on
 
 
 class Line:

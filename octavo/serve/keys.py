@@ -92,7 +92,7 @@ class KeyRing:
         self._plain = [Key(digest_of(key.encode())) for key in plain]
         self._path = path
         self._secret = secrets.token_bytes(32)
-        self._state = _state_of(path)
+        self._state = self._seen = _state_of(path)
         self._look_again = time.monotonic() + LOOK_EVERY_S
         named = read_keys(path) if path is not None else []
         if path is not None and not named:
@@ -122,7 +122,7 @@ class KeyRing:
         return next((key.tenant for key in self._index.values() if key.owner == owner), owner[:16])
 
     def refresh(self) -> None:
-        """Reads the file again if it has changed. One that cannot be read changes nothing, and is logged."""
+        """Reads the file again if it has changed and is quiet. One that cannot be read is logged and changes nothing."""
         now = time.monotonic()
         if self._path is None or now < self._look_again:
             return
@@ -130,10 +130,18 @@ class KeyRing:
         state = _state_of(self._path)
         if state == self._state:
             return
-        self._state = state
+        if state != self._seen:  # it may be half written: read it when it has been the same for two looks
+            self._seen = state
+            return
         try:
-            named = read_keys(self._path)
-        except ConfigError as error:
+            named, error = read_keys(self._path), None
+        except ConfigError as caught:
+            named, error = [], caught
+        self._seen = _state_of(self._path)
+        if self._seen != state:
+            return
+        self._state = state
+        if error is not None:
             log.error("the keys stay as they were: %s", error)
             return
         self._index = self._indexed(named)

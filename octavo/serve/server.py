@@ -117,11 +117,10 @@ class HttpServer(uvicorn.Server):
         )
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second; once a second it looks after certificates and keys."""
-        if counter % 10 == 0:
-            self._keys.refresh()
-            if self._certificates is not None:
-                self._certificates.refresh()
+        """Ten times a second: it looks after keys, and once a second after certificates."""
+        self._keys.refresh()
+        if counter % 10 == 0 and self._certificates is not None:
+            self._certificates.refresh()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -91,7 +91,7 @@ def test_every_route_and_method_asks_for_its_scope(named: Live) -> None:
 
 
 def test_a_route_cannot_be_made_without_a_scope() -> None:
-    async def handler(call: Any) -> Any:
+    async def handler(_: Any) -> Any:
         return json_reply({})
 
     with pytest.raises(TypeError):
