@@ -122,7 +122,7 @@ class KeyRing:
         return next((key.tenant for key in self._index.values() if key.owner == owner), owner[:16])
 
     def refresh(self) -> None:
-        """Reads the file again if it has changed and is quiet. One that cannot be read is logged and changes nothing."""
+        """Reads the file again if it has changed and is quiet. One that cannot be read is logged and passed over."""
         now = time.monotonic()
         if self._path is None or now < self._look_again:
             return
