@@ -22,7 +22,7 @@ from octavo.base.human import parse_int
 
 MAX_CONFIG_BYTES = 1 << 20
 # What vLLM calls it; ours wins. Who moves a server over must not end up without a key.
-OTHER_VARIABLES = {"api_key": "VLLM_API_KEY"}
+VLLM_VARIABLES = {"api_key": "VLLM_API_KEY"}
 ALIASES = {"tensor_parallel_size": "-tp", "input_file": "-i", "output_file": "-o"}
 
 
@@ -56,6 +56,11 @@ class Option:
     @property
     def variable(self) -> str:
         return "OCTAVO_" + self.name.upper()
+
+    @property
+    def variables(self) -> list[str]:
+        """All that are looked at, ours first."""
+        return [self.variable, *([VLLM_VARIABLES[self.name]] if self.name in VLLM_VARIABLES else [])]
 
     @property
     def description(self) -> str:
@@ -141,12 +146,11 @@ def parse(
     if config is not None:
         values |= _from_file(config, options)
     for option in options.values():
-        for variable in (option.variable, OTHER_VARIABLES.get(option.name, "")):
-            if environ.get(variable):
-                text = environ[variable]
-                value = text.split(",") if option.is_list else text
-                values[option.name] = option.convert(value, variable)
-                break
+        variable = next((name for name in option.variables if environ.get(name)), None)
+        if variable is not None:
+            text = environ[variable]
+            value = text.split(",") if option.is_list else text
+            values[option.name] = option.convert(value, variable)
     for name, value in given.items():
         values[name] = options[name].convert(value, options[name].flag)
     return _build(roots, options, values)

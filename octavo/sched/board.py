@@ -76,9 +76,9 @@ class Board:
         self._let_go(request)
         request.state = State.WAITING
         request.computed = 0
-        request.preemptions += 1
         self.waiting.push(request)
         self.counters.preemptions += 1
+        request.preemptions += 1
 
     def end(self, request: Request) -> None:
         """To DONE. A running one must be taken from `running` by the caller, who may have many to take."""

@@ -71,7 +71,6 @@ class Request:
         self.num_prompt = len(wire.tokens)
         self.order = order
         self.tenant = wire.tenant
-        self.preemptions = 0
         self.billed = self.num_prompt  # how many of `tokens` were counted against the tenant
         self.holding = holding
         self.state = State.WAITING
@@ -88,6 +87,7 @@ class Request:
         self.arrived_s = 0.0  # monotonic
         self.max_wait_s = wire.max_wait_s  # 0: no bound
         self.queued_s = 0.0  # from arrival to the first start
+        self.preemptions = 0
         # Two marks keep the steady decode to one comparison each; they only say when to look closer.
         self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
         self.attention = 0  # update: number of tokens at which the request ends or fills a block

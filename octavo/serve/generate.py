@@ -53,12 +53,12 @@ class Engine(Protocol):
         """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
         ...
 
-    def check(self) -> None:
-        """Raises EngineDead when the engine will not answer again."""
+    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+        """Calls a command of engine/control.py. Raises EngineError with its message."""
         ...
 
-    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
-        """Calls a command of the engine by its name. Raises EngineError."""
+    def check(self) -> None:
+        """Raises EngineDead when the engine will not answer again."""
         ...
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from octavo.serve.app import App
+from octavo.serve.auth import is_loopback
 from octavo.serve.connections import Connections
 from octavo.serve.doors import LOOPBACK, bind, url_of
 from octavo.serve.http11 import bounded_by
@@ -41,6 +42,8 @@ class HttpServer(uvicorn.Server):
         serve = app.service.config.serve
         self.book = Connections(serve.limits)
         self._certificates = certificates(serve)
+        if app.service.keys.active and self._certificates is None and not is_loopback(serve.host):
+            log.warning("keys cross the network in the clear: give --ssl-certfile, or have a proxy in front do TLS")
         self.admin = None if serve.admin_port is None else bind(LOOPBACK, serve.admin_port, "--admin-port")
         self._inside = bounded_by(serve.limits, self.book, inside=True)
         super().__init__(

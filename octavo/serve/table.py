@@ -1,6 +1,6 @@
 """The table of routes: which handler answers what, who may call it, how it says that something went wrong."""
 
-from octavo.serve import admin, describe, probes
+from octavo.serve import caches, describe, probes
 from octavo.serve.anthropic import errors as anthropic_errors
 from octavo.serve.anthropic import messages
 from octavo.serve.anthropic.schema import Conversation, MessagesRequest
@@ -47,5 +47,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/health", ("GET",), Scope.OPEN, probes.health),
     Endpoint("/ready", ("GET",), Scope.OPEN, probes.ready),
     Endpoint("/", ("GET",), Scope.PAGE, probes.page),
-    Endpoint("/reset_prefix_cache", ("POST",), Scope.ADMIN, admin.reset_prefix_cache),
+    Endpoint("/reset_prefix_cache", ("POST",), Scope.ADMIN, caches.reset_prefix_cache),
 )

@@ -69,9 +69,9 @@ class FakeEngine:
         self.dead = False
         self.full = False
         self.cached_tokens = 0
+        self.commands: list[tuple[str, dict[str, object]]] = []
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
-        self.controls: list[tuple[str, dict[str, str | int | float | bool | None]]] = []
         self.open: set[str] = set()
         self.closed = False
         self.still_s = 0.0
@@ -101,10 +101,10 @@ class FakeEngine:
         self.aborted.extend(ids)
         self.open.difference_update(ids)
 
-    async def control(self, command: str, **args: str | int | float | bool | None) -> bool:
+    async def control(self, command: str, **args: object) -> object:
         """Notes what was asked."""
         self.check()
-        self.controls.append((command, args))
+        self.commands.append((command, args))
         return True
 
     async def close(self) -> None:

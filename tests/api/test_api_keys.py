@@ -85,9 +85,14 @@ def test_every_route_and_method_asks_for_its_scope(named: Live) -> None:
                 assert (answer.status == 403) == (not free and endpoint.scope is not scope), (method, path, scope)
                 if answer.status == 403:
                     assert answer.json["error"]["type"] == "permission_error"
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"):
+            without = named.call(method, path)
+            if endpoint.scope not in (Scope.OPEN, Scope.PAGE):
+                assert without.status in (401, 404, 405), (method, path)
+        for method in endpoint.methods:
             without = named.call(method, path, b"{}" if method == "POST" else None)
             assert (without.status == 401) == (endpoint.scope not in (Scope.OPEN, Scope.PAGE))
-    assert named.engine.controls == [("reset_prefix_cache", {})], "once, by the key that may"
+    assert named.engine.commands == [("reset_prefix_cache", {})], "once, by the key that may"
 
 
 def test_a_route_cannot_be_made_without_a_scope() -> None:
@@ -252,14 +257,14 @@ def test_insecure_lets_nobody_administer() -> None:
     with Live(config(host="0.0.0.0", insecure=True), backend()) as live:
         assert live.complete("a", max_tokens=1).status == 200
         assert live.post("/reset_prefix_cache", {}).status == 403
-        assert not live.engine.controls
+        assert not live.engine.commands
 
 
 def test_without_keys_loopback_may_administer_but_no_web_page(live: Live) -> None:
     assert live.post("/reset_prefix_cache", {}, Origin="https://evil.example").status == 403
     assert live.post("/reset_prefix_cache", {}, Host="evil.example").status == 403
     assert live.post("/reset_prefix_cache", {}).json == {"status": "ok"}
-    assert live.engine.controls == [("reset_prefix_cache", {})]
+    assert live.engine.commands == [("reset_prefix_cache", {})]
 
 
 def test_the_operators_own_door(file: Path) -> None:
@@ -278,7 +283,7 @@ def test_the_operators_own_door(file: Path) -> None:
             assert live.get(path).status == 404
         assert call(live, "key-of-alice").status == 404
         live.port = outside
-        assert len(live.engine.controls) == 1
+        assert len(live.engine.commands) == 1
 
 
 def test_an_admin_port_in_use_stops_the_start(live: Live) -> None:

@@ -1,4 +1,4 @@
-"""What an operator may ask of a running server. Behind the scope admin, or the loopback port of ``--admin-port``."""
+"""What an operator may do about caches."""
 
 from octavo.serve.calls import Call, Reply, json_reply
 
