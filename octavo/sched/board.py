@@ -1,7 +1,7 @@
 """Board: who waits, who runs, and what they hold. Every change of a request's state happens here."""
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from octavo.base.clock import Clock
@@ -92,26 +92,29 @@ class Board:
         request.state = State.DONE
         del self.requests[request.id]
 
-    def arrange(self) -> None:
-        """Before a step is planned: the policy says who gives up blocks if they run out, and who gives way."""
+    def arrange(self, welcome: Callable[[Request], bool]) -> bool:
+        """Before a step is planned: the policy says who gives up blocks if they run out, and who gives way.
+
+        `welcome`: whether a waiting request would start if others gave way. True if any did.
+        """
         waiting, running = self.waiting, self.running
         if self.kv.pool.num_free < (self._step_tokens // self.kv.block_size + len(running)) * self.kv.num_groups:
             waiting.rank(running)
         if not len(waiting):
-            return
+            return False
         waiting.account(running)
         first = waiting.peek()
-        if first is not None and not first.in_flight:
-            yielding = waiting.yielding(first, running)
-            if yielding:
-                self._give_way(first, yielding)
+        if first is None or first.in_flight:
+            return False
+        yielding = waiting.yielding(first, running)
+        return bool(yielding) and welcome(first) and self._give_way(first, yielding)
 
     def spare(self, running: int) -> int:
         """Blocks left free for so many that run, so that a newcomer is not preempted at once: one a table, within a
         twentieth of the cache."""
         return min(running * self.kv.num_groups, self.kv.num_blocks // 20)
 
-    def _give_way(self, first: Request, yielding: Sequence[Request]) -> None:
+    def _give_way(self, first: Request, yielding: Sequence[Request]) -> bool:
         """Preempt as few of `yielding` as let `first` start in this step; none if all of them would not."""
         kv = self.kv
         match = kv.match(first.holding, first.tokens) if first.may_hit else kv.no_match()
@@ -123,9 +126,10 @@ class Board:
             if fits and (gone or self.rows.num_free):
                 for request in yielding[:gone]:
                     self.preempt(request)
-                return
+                return gone > 0
             if gone < len(yielding):
                 freed += kv.freed_by(yielding[gone].holding, kept)
+        return False
 
     def overdue(self) -> list[Request]:
         """Those that have waited longer than they may for their first start."""

@@ -88,9 +88,7 @@ class FairQueue(WaitingQueue):
         super().take(request)
 
     def account(self, running: Sequence[Request]) -> None:
-        """Output counts as soon as there is somebody to compare with."""
-        if len(self._served) < 2:
-            return
+        """Output counts before anybody is lifted: what a tenant got while it was alone is no debt to those who come."""
         for request in running:
             made = len(request.tokens) - request.billed
             if made:

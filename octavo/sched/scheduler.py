@@ -26,7 +26,7 @@ from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
-from octavo.sched.gates import Gate, RowPool, standard_gates
+from octavo.sched.gates import Gate, RowGate, RowPool, standard_gates
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
@@ -158,10 +158,10 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None if nothing can be computed now: no work, or all of it waits for results."""
         board = self.board
-        board.arrange()
         draft = Draft()
-        for gate in self._gates:
-            gate.open(len(board.running))
+        self._open_gates()
+        if board.arrange(self._welcome):
+            self._open_gates()
         before = board.counters.preemptions
         self._plan_running(draft)
         if board.counters.preemptions == before:
@@ -173,6 +173,14 @@ class Scheduler:
         plan = draft.plan(self._step, board.rows.take_dropped())
         self._in_flight.append((plan, draft))
         return plan
+
+    def _open_gates(self) -> None:
+        for gate in self._gates:
+            gate.open(len(self.board.running))
+
+    def _welcome(self, request: Request) -> bool:
+        """Whether only rows and blocks may keep a waiting request from starting, which others could give up."""
+        return all(gate.allow(request, 1) for gate in self._gates if not isinstance(gate, RowGate))
 
     def _plan_running(self, draft: Draft) -> None:
         """Every running request gets a token at least, in order; the last ones may be preempted for the first."""

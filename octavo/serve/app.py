@@ -58,15 +58,16 @@ class App:
         if scope["type"] != "http":
             return
         start = time.monotonic()
-        cors = self._cors.headers(scope) if self._cors else ()
+        inside = DOOR in scope.get("extensions", ())
+        allowed = None if inside else self._cors
+        cors = allowed.headers(scope) if allowed else ()
         answer = _Answer(send, _request_id(scope, self._max_id_chars), cors)
         route, status = "other", 499  # 499: the client left before an answer began
-        inside = DOOR in scope.get("extensions", ())
         meter: Meter | None = None
         envelope: Envelope = openai_envelope
         try:
-            if self._cors and self._cors.is_preflight(scope):
-                await _send_reply(answer.send, self._cors.preflight(self._methods(scope)), ())
+            if allowed and allowed.is_preflight(scope):
+                await _send_reply(answer.send, allowed.preflight(self._methods(scope)), ())
                 return
             endpoint = self._match(scope, self._inside if inside else self._outside)
             route, envelope = endpoint.path, endpoint.envelope

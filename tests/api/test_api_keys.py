@@ -286,6 +286,20 @@ def test_the_operators_own_door(file: Path) -> None:
         assert len(live.engine.commands) == 1
 
 
+def test_sites_that_are_let_in_may_not_administer() -> None:
+    site = {"Origin": "https://app.example"}
+    with Live(config(allowed_origins=["*"], admin_port=0), backend()) as live:
+        assert live.call("POST", "/v1/completions", PROMPT, site).status == 200
+        live.port = live.server.admin.getsockname()[1]  # type: ignore[union-attr]
+        assert live.call("POST", "/reset_prefix_cache", {}, site).status == 403
+        asked = live.call("OPTIONS", "/reset_prefix_cache", None, {**site, "Access-Control-Request-Method": "POST"})
+        assert asked.status == 405
+        assert not [name for name in asked.headers if name.startswith("access-control")]
+    with Live(config(allowed_origins=["*"]), backend()) as live:
+        assert live.call("POST", "/reset_prefix_cache", {}, site).status == 403
+        assert not live.engine.commands
+
+
 def test_an_admin_port_in_use_stops_the_start(live: Live) -> None:
     with pytest.raises(ConfigError, match="--admin-port"):
         Live(config(admin_port=live.port), backend())

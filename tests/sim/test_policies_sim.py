@@ -9,6 +9,7 @@ from octavo.base.wire import EngineRequest, Sampling
 from octavo.sched.fair import OUTPUT_WEIGHT, FairQueue
 from octavo.sched.limits import Limits
 from octavo.sched.priority import MAX_PREEMPTIONS
+from octavo.sched.request import Request
 from octavo.testing.sim import Simulation, World
 
 VOCAB = 50
@@ -142,6 +143,19 @@ def test_idleness_saves_nothing_up() -> None:
     assert abs((after["h"] - before["h"]) - (after["l"] - before["l"])) <= 2, "from its return on they take turns"
 
 
+def test_what_a_tenant_got_while_alone_is_no_debt_to_those_who_come() -> None:
+    sim = simulation("fair", rows=ROWS)
+    for index in range(ROWS):
+        sim.add(ask(f"long{index}", "first", 10, 50))
+    advance(sim, 40)
+    for index in range(100):
+        sim.add(ask(f"n{index}", "new"))
+        sim.add(ask(f"f{index}", "first"))
+    advance(sim, 150)
+    ended = Counter(id[0] for id, seen in sim.seen.items() if seen.finish and not id.startswith("long"))
+    assert abs(ended["n"] - ended["f"]) <= 2 * ROWS
+
+
 def test_blocks_run_short_at_the_cost_of_those_who_have_most() -> None:
     """The light tenant's request came last, and is not the one that loses its place."""
     sim = simulation("fair", num_blocks=41, rows=8)
@@ -194,6 +208,28 @@ def test_nobody_gives_way_in_vain() -> None:
     sim.step()
     assert "low" in [request.id for request in sim.scheduler.board.running]
     sim.drain()
+
+
+def test_nobody_gives_way_to_one_whom_a_gate_holds_back() -> None:
+    class Closed:
+        def open(self, num_running: int) -> None: ...
+
+        def allow(self, request: Request, num_tokens: int) -> int:
+            return 0 if request.row < 0 else num_tokens
+
+        def spend(self, request: Request, num_tokens: int) -> None: ...
+
+    sim = simulation("priority", rows=2)
+    for id in ("a", "b"):
+        sim.add(ask(id, "", 10, 40, priority=5))
+    advance(sim, 3)
+    sim.add(ask("urgent", "", 10, 10, priority=0))
+    sim.scheduler._gates.append(Closed())
+    advance(sim, 5)
+    assert sim.scheduler.stats().preemptions == 0
+    sim.scheduler._gates.pop()
+    sim.drain()
+    assert sim.scheduler.stats().preemptions == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
