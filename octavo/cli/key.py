@@ -11,7 +11,7 @@ from octavo.base.config import doc
 from octavo.base.errors import ConfigError, UnknownName
 from octavo.cli.command import Command
 from octavo.cli.help import bold
-from octavo.serve.keys import Key, KeyLimits, check_name, digest_of, line_of, new_key, parse_line, parse_scopes
+from octavo.serve.keyfile import Key, KeyLimits, check_name, digest_of, line_of, new_key, parse_line, parse_scopes
 
 SHORTEST = 16  # characters of a key that somebody brings along
 

@@ -14,7 +14,8 @@ from starlette.types import Scope as AsgiScope
 
 from octavo.base.errors import ConfigError, UserError
 from octavo.serve.errors import Forbidden, Unauthorized
-from octavo.serve.keys import UNLIMITED, KeyLimits, KeyRing, Scope, digest_of
+from octavo.serve.keyfile import UNLIMITED, KeyLimits, Scope, digest_of
+from octavo.serve.keys import KeyRing
 
 __all__ = ["NOBODY", "Caller", "Guard", "Scope", "is_loopback"]
 

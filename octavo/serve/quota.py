@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from octavo.serve.auth import Caller
 from octavo.serve.errors import RateLimited
-from octavo.serve.keys import UNLIMITED, KeyLimits
+from octavo.serve.keyfile import UNLIMITED, KeyLimits
 
 Header = tuple[bytes, bytes]
 

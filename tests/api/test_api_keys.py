@@ -15,7 +15,7 @@ from octavo.base.errors import ConfigError
 from octavo.serve.app import App
 from octavo.serve.auth import Scope
 from octavo.serve.calls import Endpoint, Service, json_reply
-from octavo.serve.keys import GRANTS, PLAIN_SCOPES, Key, KeyLimits, digest_of, line_of
+from octavo.serve.keyfile import GRANTS, PLAIN_SCOPES, Key, KeyLimits, digest_of, line_of
 from octavo.serve.limits import Limits
 from octavo.serve.table import ENDPOINTS
 

@@ -12,10 +12,11 @@ from octavo.base.clock import FakeClock
 from octavo.base.errors import ConfigError
 from octavo.base.rate import Rate
 from octavo.cli.main import main
-from octavo.serve import keys
+from octavo.serve import keyfile, keys
 from octavo.serve.auth import Caller, Guard, Scope
 from octavo.serve.errors import Forbidden, RateLimited
-from octavo.serve.keys import GRANTS, Key, KeyLimits, KeyRing, digest_of, line_of, new_key, parse_line, read_keys
+from octavo.serve.keyfile import GRANTS, Key, KeyLimits, digest_of, line_of, new_key, parse_line, read_keys
+from octavo.serve.keys import KeyRing
 from octavo.serve.quota import Quotas, span
 
 LINE = line_of(Key(digest_of(b"secret"), frozenset({Scope.USE}), "alice"))
@@ -65,7 +66,7 @@ def test_lines_at_fault_are_named_by_number(tmp_path: Path, line: str) -> None:
     assert "sk-a-plain-key" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"", b"# nothing\n", b"\xff\xfe", b"#" * (keys.MAX_FILE_BYTES + 1)])
+@pytest.mark.parametrize("data", [b"", b"# nothing\n", b"\xff\xfe", b"#" * (keyfile.MAX_FILE_BYTES + 1)])
 def test_files_that_cannot_be_used(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "keys").write_bytes(data)
     with pytest.raises(ConfigError):
