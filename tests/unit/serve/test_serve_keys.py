@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,28 @@ def test_a_near_miss_is_as_far_away_as_any() -> None:
     assert ring._blind(near)[:4] != ring._blind(digest_of(b"sk-" + b"a" * 40))[:4]
     assert ring.find(near) is ring.find(far) is None
     assert KeyRing()._blind(near) != ring._blind(near), "another process, another secret"
+
+
+@pytest.mark.slow
+def test_the_time_of_a_refusal_says_nothing_about_the_key() -> None:
+    """200,000 refusals of keys that share 0 to 39 leading characters: length of the match and time have no order."""
+    right = "sk-" + "a" * 37
+    ring = KeyRing([right, "another-key"])
+    wrong = [(right[:shared] + "#" * (40 - shared)).encode() for shared in range(40)]
+    times: list[list[int]] = [[] for _ in wrong]
+    random, order = Random(1), list(range(40))
+    for _ in range(5000):
+        random.shuffle(order)  # the place in the round has a time of its own
+        for spent, key in [(times[index], wrong[index]) for index in order]:
+            begin = time.perf_counter_ns()
+            ring.find(digest_of(key))
+            spent.append(time.perf_counter_ns() - begin)
+    quiet = [sorted(spent)[len(spent) // 4] for spent in times]
+    ranks = [sorted(quiet).index(each) + quiet.count(each) / 2 for each in quiet]  # equal ones share a rank
+    mean = sum(ranks) / 40
+    spread = sum((rank - mean) ** 2 for rank in ranks) or 1.0
+    rho = sum((shared - 19.5) * (rank - mean) for shared, rank in enumerate(ranks)) / (5330 * spread) ** 0.5
+    assert abs(rho) < 0.41, f"{rho:.2f}: p < 0.01 for 40 pairs"
 
 
 def test_keys_change_under_many_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
