@@ -42,6 +42,7 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     arrival_s: float = 0.0  # wall clock
     max_wait_s: float = 0.0  # a request that has not started after so many seconds is refused; 0: it may wait
     riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
+    tenant: str = ""  # whose request it is, for policies that share between callers; no key can be read from it
 
 
 class Abort(Struct, frozen=True, array_like=True, tag="abort"):
@@ -97,6 +98,7 @@ class TokenOutput(Struct, frozen=True, array_like=True):
     error_name: str | None = None  # a stable short word, as UserError.code
     queued_s: float = 0.0  # how long it waited before it first ran
     preemptions: int = 0  # how often it was put back to wait; said with `finish`
+    retry_after_s: float = 0.0  # with an error of overload: when it may be worth another try
 
 
 class EngineStats(Struct, frozen=True, array_like=True):

@@ -8,6 +8,7 @@ from octavo.cli import chat, complete, doctor, plan, run_batch, serve, top
 from octavo.cli.bench import BENCHMARKS
 from octavo.cli.command import Command
 from octavo.cli.help import by_section
+from octavo.cli.key import ACTIONS
 
 HEAD = """# Flags
 
@@ -46,6 +47,7 @@ def commands() -> list[Command]:
         *BENCHMARKS.values(),
         plan.COMMAND,
         top.COMMAND,
+        *ACTIONS.values(),
         doctor.COMMAND,
     ]
 

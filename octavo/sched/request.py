@@ -38,6 +38,7 @@ class Request:
     __slots__ = (
         "arrived_s",
         "attention",
+        "billed",
         "cached_tokens",
         "computed",
         "ends",
@@ -57,6 +58,7 @@ class Request:
         "scored",
         "state",
         "stepwise",
+        "tenant",
         "tokens",
         "torn",
     )
@@ -68,6 +70,8 @@ class Request:
         self.tokens = list(wire.tokens)
         self.num_prompt = len(wire.tokens)
         self.order = order
+        self.tenant = wire.tenant
+        self.billed = self.num_prompt  # how many of `tokens` were counted against the tenant
         self.holding = holding
         self.state = State.WAITING
         self.row = NO_ROW

@@ -22,8 +22,10 @@ from octavo.serve.facts import build_facts, cache_facts
 from octavo.serve.generate import Engine
 from octavo.serve.jobs import Jobs
 from octavo.serve.journey import Journey
+from octavo.serve.keys import KeyRing
 from octavo.serve.limits import SMALL_BODY, Limits
 from octavo.serve.metrics import Metrics
+from octavo.serve.quota import Meter, Quotas
 from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
 from octavo.text.request import TextProcessor
@@ -61,6 +63,8 @@ class Service:
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
+        self.keys = KeyRing(config.serve.api_key, config.serve.api_key_file)
+        self.quotas = Quotas()
         self.stores = Stores(config.serve)
         self.batch_slots = asyncio.Semaphore(config.serve.batch_concurrency)
         self._backend: Backend | None = None
@@ -99,7 +103,7 @@ class Service:
 
     def tenant_of(self, owner: str) -> str:
         """The tenant of an owner of stored things, for work that goes on without a request."""
-        return owner[:16] if len(self.config.serve.api_key) > 1 else ""
+        return self.keys.tenant_of(owner)
 
     def check_model(self, name: str | None) -> str:
         """The name to report. NotFound for a model that is not served here."""
@@ -148,11 +152,19 @@ class Call:
     owner: str = ""  # whose stored things it may see
     background: bool = False  # nobody waits for it: it yields to all others
     journey: Journey = field(default_factory=Journey)  # shared by all that one HTTP request calls on the way
+    meter: Meter = field(default_factory=Meter)  # of the caller's key
+    timeout_s: float | None = None  # what the caller gives it
 
     @property
     def limits(self) -> LimitsConfig:
         """What one request may hold."""
         return self.service.config.serve.limits
+
+    @property
+    def time_limit_s(self) -> float:
+        """Seconds from its arrival after which it ends."""
+        most = self.service.config.serve.request_timeout
+        return most if self.timeout_s is None else min(self.timeout_s, most)
 
     async def read(self, schema: Schema[T]) -> tuple[T, dict[str, msgspec.Raw]]:
         """The checked body and the fields it has beyond the schema."""
@@ -193,6 +205,10 @@ class Endpoint:
     handler: Handler
     body: type[Struct] | None = None  # of a JSON request, for the API's description
     envelope: Envelope = openai_envelope
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scope, Access):
+            raise TypeError(f"{self.path} does not say who may call it")
 
 
 def json_reply(value: object, status: int = 200) -> Reply:

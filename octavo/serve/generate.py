@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -54,6 +54,10 @@ class Engine(Protocol):
 
     def submit(self, request: EngineRequest) -> OutputStream:
         """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
+        ...
+
+    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+        """Calls a command of engine/control.py. Raises EngineError with its message."""
         ...
 
     def check(self) -> None:
@@ -153,7 +157,7 @@ class Generation:
     async def _take(self, index: int, output: TokenOutput) -> Piece:
         if output.finish == "error":
             message = output.error or "The engine could not finish this request."
-            raise from_status(output.error_code, message, output.error_param, output.error_name)
+            raise from_status(output.error_code, message, output.error_param, output.error_name, output.retry_after_s)
         if output.finish == "abort":
             raise Unavailable("The server ended this request.")
         now, timer = time.monotonic(), self._timers[index]

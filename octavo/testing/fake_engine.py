@@ -69,6 +69,7 @@ class FakeEngine:
         self.dead = False
         self.full = False
         self.cached_tokens = 0
+        self.commands: list[tuple[str, dict[str, object]]] = []
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
         self.open: set[str] = set()
@@ -101,9 +102,11 @@ class FakeEngine:
         self.aborted.extend(ids)
         self.open.difference_update(ids)
 
-    async def control(self, command: str, **args: object) -> None:
-        """No command is known here."""
-        raise NotImplementedError(command, args)
+    async def control(self, command: str, **args: object) -> object:
+        """Notes what was asked."""
+        self.check()
+        self.commands.append((command, args))
+        return True
 
     async def close(self) -> None:
         """Notes that it was closed."""

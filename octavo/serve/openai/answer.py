@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect
 
 from octavo.base.errors import OctavoError, UserError
@@ -56,9 +57,10 @@ class Answer:
         self._call = call
         self._backend = backend
         self._dialect = dialect
-        self._requests = [request for each in prepared for request in each.requests]
+        self._requests = [replace(request, tenant=call.tenant) for each in prepared for request in each.requests]
         self._collectors = [collector for each in prepared for collector in each.collectors]
         self._n = len(self._requests) // len(prepared)
+        self._prompt_tokens = sum(len(each.prompt_tokens) for each in prepared)
         self._head = {**head, "created": int(time.time())}
         self._options = options
         call.prepared(head["model"])
@@ -68,14 +70,18 @@ class Answer:
         """A whole answer, or None once a stream has been sent. Raises only before the first byte went out."""
         call, service = self._call, self._call.service
         with service.limits.admitted(len(self._requests)):
+            call.headers += call.meter.prompt(self._prompt_tokens)
             sequences = list(zip(self._requests, self._collectors))
             generation = Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
-            if self._options.stream:
-                await self._stream(generation)
-                return None
-            async with bounded_call(call), generation:
-                async for _ in generation.steps():
-                    pass  # the collectors keep what comes
+            try:
+                if self._options.stream:
+                    await self._stream(generation)
+                    return None
+                async with bounded_call(call), generation:
+                    async for _ in generation.steps():
+                        pass  # the collectors keep what comes
+            finally:
+                call.meter.output(sum([collector.num_output_tokens for collector in self._collectors]))
         named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
         return Reply(await service.off_loop(named * BYTES_A_POSITION, self._whole))
 
@@ -125,5 +131,5 @@ class Answer:
 
 def bounded_call(call: Call) -> AbstractAsyncContextManager[None]:
     """What a handler awaits inside ends when the client leaves or when the request's time is over."""
-    limit = call.service.config.serve.request_timeout
+    limit = call.time_limit_s
     return bounded(call.receive, limit, max(0.0, call.arrival + limit - time.monotonic()))

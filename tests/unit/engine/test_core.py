@@ -126,6 +126,7 @@ def test_a_full_queue_answers_429_and_keeps_what_it_has():
     results = run(core)
     refused = {name for name, result in results.items() if result[2].error_code == 429 and result[1] == "error"}
     assert refused == {"r3", "r4"}
+    assert results["r3"][2].retry_after_s >= 1.0
     assert results["r0"][:2] == expected(wanted[0])
 
 
