@@ -24,7 +24,9 @@ async def launch(config: OctavoConfig) -> Backend:
     text = asyncio.create_task(in_thread(lambda: _load(config, files)))
     try:
         serve = config.serve
-        engine = await EngineClient.launch(config.engine, log_level=serve.log_level, log_format=serve.log_format)
+        engine = await EngineClient.launch(
+            config.engine, recovery=serve.recovery, log_level=serve.log_level, log_format=serve.log_format
+        )
     except BaseException:
         text.cancel()
         raise

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.base.errors import EngineDead, Overloaded
 from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
+from octavo.engine.life import Survival
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -74,6 +75,8 @@ class FakeEngine:
         self.open: set[str] = set()
         self.closed = False
         self.still_s = 0.0
+        self.restarting = False
+        self.survival = Survival()
         self._generated = 0
 
     @property
