@@ -1,8 +1,9 @@
-"""Faults on purpose: an executor that fails, hangs or dies where it is told to."""
+"""Faults on purpose: an executor, and a core round it, that fail, hang or die where they are told to."""
 
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,10 +11,11 @@ from msgspec import Struct
 
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
+from octavo.engine.core import Core
 from octavo.engine.exec.base import Executor, Pending
 
-Stage = Literal["forward", "sample", "result"]
-Kind = Literal["raise", "memory", "device", "kill", "exit", "hang", "stop"]
+Stage = Literal["forward", "sample", "result", "plan", "update", "riders", "review", "add"]
+Kind = Literal["raise", "memory", "device", "kill", "exit", "hang", "spin", "stop"]
 
 
 class DeviceGone(RuntimeError):
@@ -47,10 +49,9 @@ class FaultyExecutor:
         self._inner = inner
         self._faults = faults
         self._seen = [0] * len(faults)
-        self._fired = [0] * len(faults)
+        self._turns = [_Turns(fault) for fault in faults]
         self._rows: dict[int, tuple[str, frozenset[int]]] = {}
         self._plan: StepPlan | None = None
-        self._forward_failed = False
 
     def kv_capacity(self) -> int:
         """The real one's."""
@@ -68,11 +69,9 @@ class FaultyExecutor:
         for added in plan.added:
             self._rows[added.row] = added.id, frozenset(added.tokens[: added.num_prompt])
         self._inner.forward(plan)
-        self._forward_failed = False
         try:
             self._strike("forward", plan)
         except BaseException:
-            self._forward_failed = True
             self._inner.sample({})
             raise
 
@@ -96,7 +95,7 @@ class FaultyExecutor:
         for place, fault in enumerate(self._faults):
             if fault.stage == stage and self._meets(fault, plan):
                 self._seen[place] += 1
-                if self._seen[place] > fault.at and self._take_turn(place, fault):
+                if self._seen[place] > fault.at and self._turns[place].take():
                     happen(fault.kind)
 
     def _meets(self, fault: Fault, plan: StepPlan) -> bool:
@@ -107,16 +106,25 @@ class FaultyExecutor:
             return False
         return fault.token < 0 or any(fault.token in prompt for _, prompt in rows)
 
-    def _take_turn(self, place: int, fault: Fault) -> bool:
+
+class _Turns:
+    """How often a fault may still happen, over all processes that share its ledger."""
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+        self._taken = 0
+
+    def take(self) -> bool:
+        """Whether it may happen now."""
+        fault = self._fault
         if fault.ledger:
-            ledger = Path(fault.ledger)
-            if ledger.exists() and ledger.stat().st_size >= fault.times:
-                return False
-            with ledger.open("ab") as file:
+            with Path(fault.ledger).open("ab") as file:
+                if file.tell() >= fault.times:
+                    return False
                 file.write(b"x")
             return True
-        self._fired[place] += 1
-        return self._fired[place] <= fault.times
+        self._taken += 1
+        return self._taken <= fault.times
 
 
 class _FaultyPending:
@@ -134,6 +142,34 @@ class _FaultyPending:
         return result
 
 
+def lay_over(core: Core, faults: list[Fault]) -> None:
+    """Let the core itself fail at the stages between its executor's."""
+    places: dict[str, tuple[object, str]] = {
+        "plan": (core.scheduler, "plan"),
+        "update": (core.scheduler, "update"),
+        "riders": (core._pipeline, "_riders"),
+        "review": (core._seat, "review"),
+        "add": (core, "add"),
+    }
+    for fault in faults:
+        if fault.stage in places:
+            owner, name = places[fault.stage]
+            setattr(owner, name, _striking(fault, getattr(owner, name)))
+
+
+def _striking(fault: Fault, call: Callable[..., Any]) -> Callable[..., Any]:
+    turns, seen = _Turns(fault), 0
+
+    def struck(*args: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen > fault.at and turns.take():
+            happen(fault.kind)
+        return call(*args)
+
+    return struck
+
+
 def happen(kind: Kind) -> None:
     """Let it happen, in this process."""
     if kind == "raise":
@@ -146,4 +182,6 @@ def happen(kind: Kind) -> None:
         os._exit(7)
     if kind == "hang":
         time.sleep(3600)
+    while kind == "spin":
+        sum(range(1000))
     os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
