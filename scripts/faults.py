@@ -23,8 +23,8 @@ KEPT = ROOT / "docs" / "reliability.json"
 HEAD = """# What Octavo survives
 
 Made by `python scripts/faults.py`, which runs `tests/faults` and writes down what came of it. A drill lets one thing go
-wrong, run after run under other seeds, and holds each time what is promised: every stream to the token, no block left in
-use, no process left over. *Recovered* is the time from the fault until work went on (median, worst).
+wrong, run after run under other seeds, and holds each time what is promised: every stream to the token, no block left
+in use, no process left over. *Recovered* is the time from the fault until work went on (median, worst).
 
 How it works: a supervisor in the API process owns the engine's process. When it ends, for whatever reason, the next is
 started with sockets and a key of its own, so that nothing the last one said can reach it; open requests go on there

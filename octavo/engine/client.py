@@ -285,8 +285,9 @@ class EngineClient:
 
         def cpu_s() -> float | None:
             with contextlib.suppress(psutil.Error):
-                times = process.cpu_times() if process else None
-                return times.user + times.system if times else None
+                if process is not None:  # compilers that it waits for included
+                    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+                    return sum(each.user + each.system for each in times)
             return None
 
         return Watchdog(SystemClock(), busy_s, cpu_s)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-RUNS = int(os.environ.get("OCTAVO_FAULTS_RUNS", "2"))
+RUNS = int(os.environ.get("OCTAVO_FAULTS_RUNS", "1"))
 RESULTS = os.environ.get("OCTAVO_FAULTS_RESULTS", "")
 MODEL = os.environ.get("OCTAVO_FAULTS_MODEL", "")
 """A model's file for the drills that want a real one."""
