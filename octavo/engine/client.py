@@ -31,9 +31,10 @@ from octavo.base.wire import (
     Vocabulary,
 )
 from octavo.engine.epoch import Epoch
-from octavo.engine.journal import CRASHED, Entry, Journal, Trial
+from octavo.engine.journal import CRASHED, Entry, Journal
 from octavo.engine.life import Life, State, Survival
 from octavo.engine.proc import REAL_ASSEMBLY, Launch
+from octavo.engine.replay import FULL_WAIT_S, Replay
 from octavo.engine.stream import Stream
 from octavo.engine.supervisor import RestartPolicy, Supervisor
 from octavo.engine.watchdog import BUSY_S, LOOK_S, Watchdog
@@ -43,8 +44,6 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 3600.0
 CONTROL_TIMEOUT_S = 30.0
 CLOSE_GRACE_S = 5.0
-TRIALS = 16  # parts in which requests are sent again after a crash, so that the one that caused it can be told
-FULL_WAIT_S = 0.01  # for an engine that does not read as fast as it is sent requests
 
 
 class EngineClient:
@@ -61,8 +60,7 @@ class EngineClient:
         self._life = Life(SystemClock())
         self._life.run()
         self._journal = Journal()
-        self._trial = Trial()
-        self._replaying: asyncio.Task[None] | None = None
+        self._replay = Replay(self._journal, self._dispatch, self._refuse, self._count_replayed)
         self._replies: dict[int, asyncio.Future[ControlReply]] = {}
         self._vocabulary: Vocabulary | None = None
         self._unsent_aborts: list[str] = []
@@ -186,10 +184,10 @@ class EngineClient:
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
         """Stop the engine: ask, then terminate, then kill. Open streams get EngineDead. Safe to call again."""
         died_first = not self._die("the engine was shut down")
-        tasks = [*self._tasks, *([self._replaying] if self._replaying else [])]
-        for task in tasks:
+        self._replay.stop()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._epoch.end(0.0 if died_first else grace_s)
 
     async def __aenter__(self) -> "EngineClient":
@@ -216,12 +214,9 @@ class EngineClient:
         """The process has ended. What was open waits for the next one."""
         self._life.fall()
         self._unsent_aborts = []
-        if self._replaying is not None:
-            self._replaying.cancel()
-        for entry in self._journal.crash(self._trial.ids):
+        for entry in self._journal.crash(self._replay.stop()):
             self.survival.failed += 1
             entry.mailbox.put(TokenOutput(entry.request.id, [], "error", error=CRASHED))
-        self._trial.begin(())
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(EngineError(cause))
@@ -241,39 +236,19 @@ class EngineClient:
         log.warning(
             "the engine was started again in %.2f s (%s); %d requests go on", after_s, phases, len(self._journal)
         )
-        self._replaying = asyncio.create_task(self._replay())
-
-    async def _replay(self) -> None:
-        """Send the open requests again, in their order. Those that saw the crash go in parts: the next part follows
-        when each of the last has got past the place where it was, so that a second crash tells who causes them."""
-        suspects = [entry for entry in self._journal.unsent() if entry.crashes]
-        size = max(1, len(suspects) // TRIALS)
-        for first in range(0, len(suspects), size):
-            part = suspects[first : first + size]
-            self._trial.begin([entry.request.id for entry in part if entry.request.id in self._journal])
-            for entry in part:
-                self.survival.replayed += await self._send_again(entry)
-            await self._trial.over()
-        for entry in self._journal.unsent():
-            await self._send_again(entry)
-
-    async def _send_again(self, entry: Entry) -> bool:
-        """False for one that has ended meanwhile. One that has grown too long for a message ends now."""
-        while entry.request.id in self._journal:
-            try:
-                if self._dispatch(entry):
-                    return True
-            except ipc.FrameTooLong:
-                self._close(entry.request.id)
-                error = "the request is too large"
-                entry.mailbox.put(TokenOutput(entry.request.id, [], "error", error=error, error_code=413))
-            else:
-                await asyncio.sleep(FULL_WAIT_S)
-        return False
+        self._replay.start()
 
     def _dispatch(self, entry: Entry) -> bool:
         entry.sent = self._epoch.send(entry.resumed())
         return entry.sent
+
+    def _refuse(self, entry: Entry) -> None:
+        """With its tokens the request has grown too long for a message."""
+        self._close(entry.request.id)
+        entry.mailbox.put(TokenOutput(entry.request.id, [], "error", error="the request is too large", error_code=413))
+
+    def _count_replayed(self) -> None:
+        self.survival.replayed += 1
 
     # --- whether it moves
 
@@ -325,8 +300,8 @@ class EngineClient:
         if entry is None:
             return  # closed on our side; the abort is under way
         entry.note(output)
-        if self._trial.ids and output.tokens:
-            self._trial.acquit(output.id)
+        if self._replay.trial.ids and output.tokens:
+            self._replay.trial.acquit(output.id)
         if not entry.mailbox.put(output):
             log.warning("request %s is ended: its reader is too slow", output.id)
             self.abort([output.id])
@@ -339,7 +314,7 @@ class EngineClient:
             self.abort([request_id])
 
     def _close(self, request_id: str) -> Entry | None:
-        self._trial.acquit(request_id)
+        self._replay.trial.acquit(request_id)
         return self._journal.close(request_id)
 
     def _abort_unsent(self, request_id: str) -> bool:

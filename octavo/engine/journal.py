@@ -1,6 +1,5 @@
 """What has been delivered of each open request: enough to go on with it in another engine, to the token."""
 
-import asyncio
 from array import array
 from collections.abc import Collection, Iterator
 
@@ -94,27 +93,3 @@ class Journal:
     def unsent(self) -> list[Entry]:
         """Those that the engine that runs now has not got, in order of arrival."""
         return [entry for entry in self._entries.values() if not entry.sent]
-
-
-class Trial:
-    """Those that run again after a crash and have not got past its place yet."""
-
-    def __init__(self) -> None:
-        self.ids: set[str] = set()
-        self._over = asyncio.Event()
-
-    def begin(self, ids: Collection[str]) -> None:
-        """One group; the one before is through."""
-        self.ids = set(ids)
-        self._over.clear()
-        self.acquit("")
-
-    def acquit(self, id: str) -> None:
-        """It has got a token, or has ended."""
-        self.ids.discard(id)
-        if not self.ids:
-            self._over.set()
-
-    async def over(self) -> None:
-        """Wait until all of the group are through."""
-        await self._over.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import aiohttp
 import psutil
 
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))  # ten thousand connections have two ends
 MAIN = Path(__file__).parent / "faults_main.py"
 LONG = aiohttp.ClientTimeout(total=120)
 

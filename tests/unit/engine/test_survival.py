@@ -7,7 +7,8 @@ from engine_fakes import request
 
 from octavo.base.clock import FakeClock
 from octavo.base.wire import Progress, TokenLogprobs, TokenOutput
-from octavo.engine.journal import Entry, Journal, Trial
+from octavo.engine.journal import Entry, Journal
+from octavo.engine.replay import Trial
 from octavo.engine.supervisor import MAX_BACKOFF_S, WINDOW_S, RestartPolicy
 from octavo.engine.watchdog import QUIET_S, Watchdog
 
