@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 
 from octavo.base.clock import Clock, SystemClock
-from octavo.base.errors import UserError
+from octavo.base.errors import EngineDead, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput, Vocabulary
 from octavo.engine.exec.base import Executor
-from octavo.engine.failures import classify
+from octavo.engine.failures import Failure, classify
 from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
 from octavo.engine.recovery import Recovery
@@ -46,6 +46,7 @@ class Core:
         self._outbox: list[TokenOutput] = []
         self._clock = clock
         self._look_again_s = 0.0
+        self._may_prepare = True
 
     @property
     def has_work(self) -> bool:
@@ -100,7 +101,16 @@ class Core:
 
     def prepare(self) -> bool:
         """Let the executor use a moment without work; True while it has more to do."""
-        return not self.has_work and self.executor.prepare()
+        if self.has_work or not self._may_prepare:
+            return False
+        try:
+            return self.executor.prepare()
+        except Exception as error:
+            if classify(error) is Failure.DEVICE:
+                raise EngineDead(f"the device failed: {type(error).__name__}") from error
+            log.error("later steps are not made cheaper", exc_info=error)
+            self._may_prepare = False
+            return False
 
     def shutdown(self) -> None:
         """End the steps in flight and let the executor go."""

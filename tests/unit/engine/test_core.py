@@ -9,7 +9,7 @@ from octavo.base.wire import Control
 from octavo.engine.control import COMMANDS, execute
 from octavo.engine.failures import Failure, classify
 from octavo.engine.recovery import NO_MEMORY, STEP_FAILED
-from octavo.testing.faults import Fault, FaultyExecutor
+from octavo.testing.faults import Fault, FaultyExecutor, happen
 
 
 def mixed_requests():
@@ -162,6 +162,21 @@ def test_a_dead_device_ends_the_engine_at_once():
         core.add(one)
     with pytest.raises(EngineDead, match="the device failed"):
         run(core)
+
+
+def test_what_makes_steps_cheaper_may_fail():
+    core, executor = make_core()
+    calls = []
+    executor.prepare = lambda: calls.append(1) or happen("memory")
+    assert not core.prepare()
+    assert not core.prepare()
+    assert calls == [1]
+    wanted = many()
+    assert finish_all(core, wanted) == {one.id: expected(one) for one in wanted}
+    core, executor = make_core()
+    executor.prepare = lambda: happen("device")
+    with pytest.raises(EngineDead, match="the device failed"):
+        core.prepare()
 
 
 def test_steps_that_fail_whoever_is_in_them_end_the_engine():
