@@ -161,6 +161,23 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 60.0
 
 
+class RecoveryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens when the engine's process ends under running requests."""
+
+    max_engine_restarts: Annotated[
+        int, doc("Restarts of a failed engine within ten minutes; one more and the server ends.", ge=0, le=1000)
+    ] = 5
+    engine_stall_timeout: (
+        Annotated[
+            float,
+            doc(
+                "Seconds without a step after which a working engine is restarted. Unset: 60 on a GPU, 600 else.", gt=0
+            ),
+        ]
+        | None
+    ) = None
+
+
 class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[str, doc("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, doc("Port to listen on; 0 takes a free one.", ge=0, le=65_535)] = 8000
@@ -244,6 +261,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     disable_log_stats: Annotated[bool, doc("Write no line of throughput and queue every ten seconds.")] = False
     disable_uvicorn_access_log: Annotated[bool, doc("Write no line for each HTTP request.")] = False
     no_ui: Annotated[bool, doc("Do not answer / with the chat page.")] = False
+    recovery: RecoveryConfig = RecoveryConfig()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least severe log line shown.")] = "info"
     log_format: Annotated[Literal["text", "json"], doc("Form of log lines.")] = "text"
 

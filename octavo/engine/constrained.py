@@ -153,6 +153,8 @@ class ConstrainedSeat:
                     f"max_tokens leaves {limit}",
                     param="max_tokens",
                 )
+        if request.progress is not None and not all(guide.take(each) == each for each in request.progress.tokens):
+            raise UserError("structured output: the constraint could not be taken up again", param=spec.param)
         self._guides[request.id] = guide
 
     # --- steps

@@ -10,7 +10,7 @@ result arrives, and only then may the request start again.
 
 from enum import Enum
 
-from octavo.base.wire import EngineRequest, TokenLogprobs
+from octavo.base.wire import EngineRequest, Progress, TokenLogprobs
 from octavo.kv.holding import Holding
 
 
@@ -88,9 +88,19 @@ class Request:
         self.max_wait_s = wire.max_wait_s  # 0: no bound
         self.queued_s = 0.0  # from arrival to the first start
         self.preemptions = 0
+        if wire.progress is not None:
+            self._resume(wire.progress)
         # Two marks keep the steady decode to one comparison each; they only say when to look closer.
         self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
         self.attention = 0  # update: number of tokens at which the request ends or fills a block
+
+    def _resume(self, progress: Progress) -> None:
+        """As after a preemption, though another engine did the work so far."""
+        self.tokens += progress.tokens
+        self.known = len(self.tokens)
+        self.scored = progress.scored
+        self.cached_tokens = progress.cached_tokens
+        self.queued_s = progress.queued_s
 
     @property
     def started(self) -> bool:

@@ -80,7 +80,8 @@ class Scheduler:
         """Take a request. UserError if it can never run, Overloaded if the line is full."""
         self._check(wire)
         order = self.board.waiting.order(wire.priority, self._arrivals)
-        self.board.waiting.check_room(len(wire.tokens))
+        if wire.progress is None:  # one that comes back had its place already
+            self.board.waiting.check_room(len(wire.tokens))
         self._arrivals += 1
         holding = self.board.kv.hold(self._salt(wire))
         request = Request(wire, order, holding, self._limits.max_model_len)
@@ -135,6 +136,10 @@ class Scheduler:
             )
         if limits.vocab_size is not None and not 0 <= min(wire.tokens) <= max(wire.tokens) < limits.vocab_size:
             raise UserError(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
+        if wire.progress is not None and num_prompt + len(wire.progress.tokens) >= min(
+            num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len
+        ):
+            raise UserError("the request has all the tokens that it may have", param="max_tokens")
         if len(wire.cache_salt) > MAX_SALT_CHARS:
             raise UserError(f"cache_salt may have at most {MAX_SALT_CHARS} characters", param="cache_salt")
         # The last token is never computed.
@@ -294,19 +299,29 @@ class Scheduler:
         update.apply(draft, plan, result)
         return update.outputs
 
-    def fail(self, plans: Sequence[StepPlan], message: str) -> list[TokenOutput]:
-        """These steps failed, and with them all planned after the first of them.
+    def reached(self, plan: StepPlan) -> dict[str, int]:
+        """For a plan in flight: each request in it, and how many of its tokens are computed after it."""
+        for each, draft in self._in_flight:
+            if each.step == plan.step:
+                return {
+                    request.id: start + count
+                    for request, start, count in zip(draft.requests, plan.starts, plan.num_tokens)
+                }
+        return {}
 
-        Ends the requests that were in them with an error that says `message`, and forgets the blocks they filled.
-        All others go on.
+    def retreat(self, plans: Sequence[StepPlan]) -> None:
+        """These steps failed, and with them all planned after the first of them: it is as if they had never been.
+
+        All that run are put back to wait with the tokens that are known of them; the blocks that the failed steps
+        filled are forgotten.
         """
         first = min((plan.step for plan in plans), default=self._step + 1)
-        lost = [entry for entry in self._in_flight if entry[0].step >= first]
+        lost = [draft for plan, draft in self._in_flight if plan.step >= first]
         self._in_flight = deque(entry for entry in self._in_flight if entry[0].step < first)
-        requests: dict[str, Request] = {}
-        for _, draft in lost:
+        for draft in lost:
             self.board.kv.uncommit(draft.committed)
-            requests.update((request.id, request) for request in draft.requests)
+            for request in draft.sampled:
+                request.known -= 1
+        for request in reversed(self.board.running.copy()):
+            self.board.preempt(request)
         self.board.counters.failures += 1
-        alive = [request for id, request in requests.items() if self.board.requests.get(id) is request]
-        return self._end(alive, "error", message)

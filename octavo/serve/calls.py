@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from octavo.base.config import LimitsConfig, OctavoConfig
 from octavo.base.errors import EngineError, NotFound, Unavailable
 from octavo.base.wire import EngineStats
+from octavo.engine.life import Survival
 from octavo.serve.auth import Scope as Access
 from octavo.serve.decode import Schema
 from octavo.serve.errors import Envelope, openai_envelope
@@ -28,6 +29,7 @@ from octavo.serve.metrics import Metrics
 from octavo.serve.quota import Meter, Quotas
 from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
+from octavo.serve.survival import SurvivalCollector
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -60,6 +62,7 @@ class Service:
         self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
         self.metrics = Metrics(self.names[0], self.stats, compat=config.serve.metrics_compat == "vllm")
         self.recorder = Recorder(self.metrics, config.serve)
+        self.metrics.registry.register(SurvivalCollector(self.names[0], self.survival))
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
@@ -88,14 +91,43 @@ class Service:
         return self._backend
 
     @property
+    def still_s(self) -> float:
+        """Seconds for which the engine has had work and done no step."""
+        return self._backend.engine.still_s if self._backend else 0.0
+
+    @property
     def moving(self) -> bool:
         """False while the engine has work and has done no step for a long time."""
-        return self._backend is None or self._backend.engine.still_s < STILL_S
+        return self.still_s < STILL_S
+
+    @property
+    def loading(self) -> bool:
+        """Whether there is no model yet."""
+        return self._backend is None
+
+    @property
+    def restarting(self) -> bool:
+        """Whether requests wait for the engine's next process."""
+        return self._backend is not None and self._backend.engine.restarting
+
+    @property
+    def cause_of_death(self) -> str | None:
+        """Why the engine is gone for good; None while it is not."""
+        try:
+            if self._backend is not None:
+                self._backend.engine.check()
+        except EngineError as error:
+            return str(error)
+        return None
 
     @property
     def alive(self) -> bool:
         """False only when the engine is gone for good."""
-        return self._backend is None or _alive(self._backend.engine)
+        return self.cause_of_death is None
+
+    def survival(self) -> Survival:
+        """What the engine has lived through."""
+        return self._backend.engine.survival if self._backend else Survival()
 
     def stats(self) -> EngineStats:
         """The engine's figures; zeros while there is none."""
@@ -222,11 +254,3 @@ def _public_name(model: str) -> str:
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
         name = name.rsplit("/", 1)[-1].removesuffix(".gguf")
     return name or "model"
-
-
-def _alive(engine: Engine) -> bool:
-    try:
-        engine.check()
-    except EngineError:
-        return False
-    return True

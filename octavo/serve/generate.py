@@ -16,6 +16,7 @@ from starlette.types import Receive
 
 from octavo.base.errors import OctavoError, Unavailable
 from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenOutput
+from octavo.engine.life import Survival
 from octavo.serve.errors import DeadlineExceeded, from_status
 from octavo.serve.journey import Journey, Timer
 from octavo.serve.metrics import Metrics
@@ -50,6 +51,16 @@ class Engine(Protocol):
     @property
     def still_s(self) -> float:
         """Seconds for which it has had work and done no step."""
+        ...
+
+    @property
+    def restarting(self) -> bool:
+        """Whether requests wait for its next process."""
+        ...
+
+    @property
+    def survival(self) -> Survival:
+        """What it has lived through."""
         ...
 
     def submit(self, request: EngineRequest) -> OutputStream:

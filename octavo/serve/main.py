@@ -106,8 +106,9 @@ async def _until_end(service: Service, http: asyncio.Task[None]) -> bool:
     """True when the server ended by itself, False when the engine died under it."""
     while not http.done():
         await asyncio.wait({http}, timeout=WATCH_S)
-        if not service.alive and not http.done():
-            print("octavo: the engine has stopped; see the lines above", file=sys.stderr, flush=True)
+        cause = service.cause_of_death
+        if cause is not None and not http.done():
+            print(f"octavo: the engine has stopped for good: {cause}", file=sys.stderr, flush=True)
             return False
     http.result()
     return True

@@ -32,7 +32,9 @@ async def launch(config: OctavoConfig) -> Backend:
     try:
         serve = config.serve
         with _timed("engine_process", phases):
-            engine = await EngineClient.launch(config.engine, log_level=serve.log_level, log_format=serve.log_format)
+            engine = await EngineClient.launch(
+                config.engine, recovery=serve.recovery, log_level=serve.log_level, log_format=serve.log_format
+            )
     except BaseException:
         text.cancel()
         raise

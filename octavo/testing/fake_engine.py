@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.base.errors import EngineDead, Overloaded
 from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
+from octavo.engine.life import Survival
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -76,6 +77,8 @@ class FakeEngine:
         self.closed = False
         self.still_s = 0.0
         self.on_step: Callable[[EngineStats], None] = lambda _: None
+        self.restarting = False
+        self.survival = Survival()
         self._generated = 0
 
     @property

@@ -29,6 +29,7 @@ class World:
     depth: int = 2
     vocab_size: int = 5
     fail_rate: float = 0.0
+    give_up_rate: float = 0.2  # of failed steps that end their requests
     bad_rate: float = 0.0
     limits: Limits = field(
         default_factory=lambda: Limits(max_model_len=48, max_num_seqs=6, max_num_batched_tokens=16, vocab_size=5)
@@ -114,7 +115,10 @@ class Simulation:
         except EngineError as error:
             lost = [plan, *(plan for plan, _ in self.in_flight)]
             self.in_flight.clear()
-            self._take(self.scheduler.fail(lost, str(error)))
+            ids = list(self.scheduler.reached(plan))
+            self.scheduler.retreat(lost)
+            if self.random.random() < self.world.give_up_rate:
+                self._take(self.scheduler.reject(ids, str(error)))
         else:
             self._take(self.scheduler.update(plan, result))
         return True

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo.base.wire import EngineStats
-from octavo.serve.metrics import Metrics
+from octavo.base.config import EngineConfig, ModelConfig, OctavoConfig, ServeConfig
+from octavo.serve.calls import Service
+from octavo.serve.limits import Limits
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy/grafana/octavo.json"
@@ -18,13 +20,16 @@ ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 ADDED = {"instance", "job", "le"}  # by Prometheus, and by its histograms
 
 
+@cache
 def served() -> dict[str, set[str]]:
     """Names of samples and their labels, of a server that has seen one of everything."""
-    metrics = Metrics("m", EngineStats)
+    service = Service(OctavoConfig(engine=EngineConfig(model=ModelConfig(model="m"))), Limits(ServeConfig(), 1))
+    metrics = service.metrics
     metrics.started({"load": 1.0}, {"block_size": "16"}, {"version": "0"})
     metrics.http("/v1/models", "GET", 200, 0.1)
     metrics.refused(429, "rate_limited", "key")
     metrics.usages("key", "adapter")
+    service.close()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
