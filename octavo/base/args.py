@@ -21,6 +21,8 @@ from octavo.base.errors import ConfigError, UnknownName
 from octavo.base.human import parse_int
 
 MAX_CONFIG_BYTES = 1 << 20
+# What vLLM calls it; ours wins. Who moves a server over must not end up without a key.
+VLLM_VARIABLES = {"api_key": "VLLM_API_KEY"}
 ALIASES = {"tensor_parallel_size": "-tp", "input_file": "-i", "output_file": "-o"}
 
 
@@ -54,6 +56,11 @@ class Option:
     @property
     def variable(self) -> str:
         return "OCTAVO_" + self.name.upper()
+
+    @property
+    def variables(self) -> list[str]:
+        """All that are looked at, ours first."""
+        return [self.variable, *([VLLM_VARIABLES[self.name]] if self.name in VLLM_VARIABLES else [])]
 
     @property
     def description(self) -> str:
@@ -139,10 +146,11 @@ def parse(
     if config is not None:
         values |= _from_file(config, options)
     for option in options.values():
-        if environ.get(option.variable):
-            text = environ[option.variable]
+        variable = next((name for name in option.variables if environ.get(name)), None)
+        if variable is not None:
+            text = environ[variable]
             value = text.split(",") if option.is_list else text
-            values[option.name] = option.convert(value, option.variable)
+            values[option.name] = option.convert(value, variable)
     for name, value in given.items():
         values[name] = options[name].convert(value, options[name].flag)
     return _build(roots, options, values)

@@ -14,7 +14,7 @@ DType = Literal["auto", "float32", "float16", "bfloat16"]
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["int8", "int4"]
-Policy = Literal["fcfs", "priority"]
+Policy = Literal["fair", "fcfs", "priority"]
 
 
 def doc(
@@ -94,9 +94,10 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ]
         | None
     ) = None
-    scheduling_policy: Annotated[Policy, doc("fcfs: in order of arrival; priority: lower priority value first.")] = (
-        "fcfs"
-    )
+    scheduling_policy: Annotated[
+        Policy,
+        doc("fair: keys take turns by tokens served; fcfs: in order of arrival; priority: lower priority value first."),
+    ] = "fair"
     async_scheduling: Annotated[
         bool | None, doc("Plan a step while the one before runs. Unset: on where the device runs by itself.")
     ] = None
@@ -152,9 +153,35 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     body_gap_timeout: Annotated[float, doc("Longest silence inside a body, in seconds.", gt=0)] = 10.0
     min_body_rate: Annotated[int, doc("Least bytes a second of a body after its first ten seconds.", ge=1)] = 1024
     send_timeout: Annotated[float, doc("Seconds after which a client that reads nothing is cut off.", gt=0)] = 60.0
+    timeout_keep_alive: Annotated[int, doc("Seconds for which a connection may do nothing between requests.", ge=1)] = (
+        30
+    )
+    max_connections: Annotated[
+        int, doc("Most open connections. Beyond it idle ones are closed, and then newcomers refused.", ge=16)
+    ] = 16_384
+    max_connections_per_address: Annotated[
+        int, doc("Most open connections from one address that is not this machine's own. 0: no bound.", ge=0)
+    ] = 4096
     queue_timeout: Annotated[
         float, doc("Seconds a request may wait for its first step; then it is answered 429. 0: no bound.", ge=0)
     ] = 60.0
+
+
+class RecoveryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens when the engine's process ends under running requests."""
+
+    max_engine_restarts: Annotated[
+        int, doc("Restarts of a failed engine within ten minutes; one more and the server ends.", ge=0, le=1000)
+    ] = 5
+    engine_stall_timeout: (
+        Annotated[
+            float,
+            doc(
+                "Seconds without a step after which a working engine is restarted. Unset: 60 on a GPU, 600 else.", gt=0
+            ),
+        ]
+        | None
+    ) = None
 
 
 class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,6 +190,33 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     api_key: Annotated[
         list[str], doc("Key that requests must carry as a bearer token; may be given more than once.")
     ] = []
+    api_key_file: Annotated[
+        str | None,
+        doc("File of named keys with scopes and limits, made by octavo key new; read again when it changes."),
+    ] = None
+    insecure: Annotated[bool, doc("Let the network in without any key.")] = False
+    admin_port: (
+        Annotated[
+            int,
+            doc(
+                "Port on 127.0.0.1 for admin actions, which then are nowhere else; 0 takes a free one.", ge=0, le=65_535
+            ),
+        ]
+        | None
+    ) = None
+    shared_prefix_cache: Annotated[bool, doc("Let keys share cached prefixes. Each has its own by default.")] = False
+    ssl_certfile: Annotated[str | None, doc("PEM file of the certificate and its chain: serve TLS.")] = None
+    ssl_keyfile: Annotated[str | None, doc("PEM file of the certificate's key, if it is not in the same file.")] = None
+    ssl_ca_certs: Annotated[str | None, doc("PEM file of the authorities that clients' certificates come from.")] = None
+    ssl_cert_reqs: (
+        Annotated[
+            int,
+            doc("Client certificates: 0 none, 1 checked if given, 2 needed. Unset: 2 with ssl-ca-certs.", ge=0, le=2),
+        ]
+        | None
+    ) = None
+    ssl_ciphers: Annotated[str | None, doc("OpenSSL's names of the ciphers allowed up to TLS 1.2.")] = None
+    enable_ssl_refresh: Annotated[bool, doc("Take changed certificate files over while running.")] = True
     max_body_bytes: Annotated[int, doc("Largest request body.", ge=1024, le=1 << 30)] = 8 << 20
     allowed_origins: Annotated[
         list[str], doc("Web sites whose pages may call (https://app.example); * lets any in. None by default.")
@@ -198,6 +252,22 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         bool, doc("Leave tools out of the prompt of a request whose tool_choice is none.")
     ] = False
     limits: LimitsConfig = LimitsConfig()
+    metrics_compat: Annotated[
+        Literal["vllm"] | None, doc("vllm: /metrics says what vLLM says under vLLM's names too.")
+    ] = None
+    otlp_traces_endpoint: Annotated[
+        str | None, doc("URL to which OpenTelemetry traces go over HTTP, as http://collector:4318/v1/traces.")
+    ] = None
+    enable_log_requests: Annotated[
+        bool, doc("Log the parameters of each request, and at --log-level debug its prompt too.")
+    ] = False
+    max_log_len: Annotated[int, doc("Most characters of a prompt in the log. Unset: a line's length.", ge=0)] | None = (
+        None
+    )
+    disable_log_stats: Annotated[bool, doc("Write no line of throughput and queue every ten seconds.")] = False
+    disable_uvicorn_access_log: Annotated[bool, doc("Write no line for each HTTP request.")] = False
+    no_ui: Annotated[bool, doc("Do not answer / with the chat page.")] = False
+    recovery: RecoveryConfig = RecoveryConfig()
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least severe log line shown.")] = "info"
     log_format: Annotated[Literal["text", "json"], doc("Form of log lines.")] = "text"
 

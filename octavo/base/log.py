@@ -1,7 +1,8 @@
 """Logs: the standard library's `logging`, as text for people or JSON lines for machines.
 
-No prompt and no output text is ever logged; what is logged is one line, bounded, without control characters, so
-that no input can forge a second line.
+What is logged is one line, bounded, without control characters, so that no input can forge a second line. Keys are
+never logged, prompts only where the operator asks for them (--enable-log-requests at level debug), output text never.
+A line that is written while a request is served carries its id; `extra={"fields": {...}}` adds fields of its own.
 """
 
 import logging
@@ -9,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Literal, TextIO
 
@@ -16,6 +18,9 @@ import msgspec
 
 MAX_LINE_CHARS = 4096
 MAX_TRACE_CHARS = 16_384
+
+REQUEST_ID: ContextVar[str] = ContextVar("octavo_request_id", default="")
+"""The id of the request that this task serves, empty outside of one."""
 
 LogFormat = Literal["text", "json"]
 
@@ -50,12 +55,15 @@ class TextLines(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         name = record.name.removeprefix("octavo.")
         line = f"{clock} {record.levelname:<7} {name}: {one_line(record.getMessage())}"
+        request = REQUEST_ID.get()
+        if request:
+            line += f" [{request}]"
         trace = _trace(record)
         return line + "".join(f"\n    {one_line(part)}" for part in trace.splitlines())
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (seconds since 1970), level, logger, pid, message, trace."""
+    """One JSON object a line: time (seconds since 1970), level, logger, pid, message, request_id, fields, trace."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -65,6 +73,11 @@ class JsonLines(logging.Formatter):
             "pid": record.process,
             "message": one_line(record.getMessage()),
         }
+        request = REQUEST_ID.get()
+        if request:
+            fields["request_id"] = request
+        for name, value in getattr(record, "fields", {}).items():
+            fields[name] = one_line(value) if isinstance(value, str) else value
         trace = _trace(record)
         if trace:
             fields["trace"] = trace

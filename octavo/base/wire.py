@@ -31,6 +31,15 @@ class Sampling(Struct, frozen=True, array_like=True):
     logprob_token_ids: tuple[int, ...] = ()  # report these, in this order, instead of the likeliest
 
 
+class Progress(Struct, frozen=True, array_like=True):
+    """How far a request had come in an engine that is gone. The next one goes on from here and says nothing twice."""
+
+    tokens: list[int]  # its output, all of it delivered
+    scored: int = 0  # prompt positions whose log-probabilities were delivered
+    cached_tokens: int = -1  # as it was first told; -1: it had not run
+    queued_s: float = 0.0
+
+
 class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     """One sequence to continue. n > 1 arrives as siblings that share their prompt."""
 
@@ -42,6 +51,8 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     arrival_s: float = 0.0  # wall clock
     max_wait_s: float = 0.0  # a request that has not started after so many seconds is refused; 0: it may wait
     riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
+    tenant: str = ""  # whose request it is, for policies that share between callers; no key can be read from it
+    progress: Progress | None = None  # `tokens` stays the prompt alone
 
 
 class Abort(Struct, frozen=True, array_like=True, tag="abort"):
@@ -96,6 +107,8 @@ class TokenOutput(Struct, frozen=True, array_like=True):
     error_param: str | None = None  # the field at fault, as UserError.param
     error_name: str | None = None  # a stable short word, as UserError.code
     queued_s: float = 0.0  # how long it waited before it first ran
+    preemptions: int = 0  # how often it was put back to wait; said with `finish`
+    retry_after_s: float = 0.0  # with an error of overload: when it may be worth another try
 
 
 class EngineStats(Struct, frozen=True, array_like=True):
@@ -111,6 +124,9 @@ class EngineStats(Struct, frozen=True, array_like=True):
     preemptions: int = 0
     prefix_queries: int = 0  # tokens looked up
     prefix_hits: int = 0  # tokens found
+    failures: int = 0  # steps that raised
+    corrupted: int = 0  # sequences ended by logits that are no numbers
+    figures: dict[str, float] = {}  # a feature's own counters, by name
 
 
 class StepOutputs(Struct, frozen=True, array_like=True, tag="outputs"):
@@ -135,6 +151,7 @@ class Ready(Struct, frozen=True, array_like=True, tag="ready"):
     max_num_batched_tokens: int
     notes: list[str]  # one line each: what was fitted, and why
     phases: dict[str, float] = {}  # seconds of each start-up phase
+    device: str = ""  # "cpu" or "cuda"
 
 
 class Fatal(Struct, frozen=True, array_like=True, tag="fatal"):

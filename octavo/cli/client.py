@@ -82,6 +82,16 @@ class Client:
         reply = self._json("GET", "/v1/models")
         return [str(entry["id"]) for entry in reply.get("data", []) if isinstance(entry, dict) and "id" in entry]
 
+    def text(self, path: str) -> str:
+        """A page as text. Raises UserError with the server's own words, EngineError without an answer."""
+        connection = self._connect(timeout_s=30.0)
+        try:
+            return self._send(connection, "GET", path, None).read(MAX_REPLY_BYTES).decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise EngineError(f"no answer from {self.url}: {error}") from None
+        finally:
+            connection.close()
+
     def stream(self, path: str, body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         """Pieces of text of a streamed chat or completion; `answer` is filled on the way.
 

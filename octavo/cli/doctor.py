@@ -4,8 +4,8 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,37 +17,55 @@ from octavo.base.args import options_of
 from octavo.base.config import OctavoConfig, doc
 from octavo.base.human import format_bytes
 from octavo.cli.command import Command
+from octavo.cli.doctor_host import (
+    DEFAULT_PORT,
+    build_section,
+    clock_section,
+    container_section,
+    driver_section,
+    network_section,
+)
 from octavo.cli.files import cache_folder
 from octavo.cli.help import bold
+from octavo.cli.section import Section
 
 GIB = 1 << 30
 LIBRARIES = (
     *("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "msgspec", "starlette"),
-    *("uvicorn", "uvloop", "httptools", "pyzmq", "aiohttp", "prometheus-client", "psutil", "pyyaml", "rich", "tqdm"),
+    *(
+        "uvicorn",
+        "uvloop",
+        "httptools",
+        "pyzmq",
+        "aiohttp",
+        "prometheus-client",
+        "psutil",
+        "pyyaml",
+        "rich",
+        "tqdm",
+        "llguidance",
+    ),
 )
-OPTIONAL = ("triton", "transformers")
+OPTIONAL = ("triton", "xgrammar", "opentelemetry-sdk")
 TORCH_FROM, TORCH_BELOW = (2, 11), (2, 15)
+PYTHONS = ((3, 11), (3, 12))
 OTHER_VARIABLES = {"OCTAVO_DEBUG"}
 
 
 class DoctorOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to report."""
 
+    port: Annotated[int, doc("Port that a server would take.", ge=1, le=65_535)] = DEFAULT_PORT
     json: Annotated[bool, doc("Print JSON instead of text.")] = False
-
-
-@dataclass(slots=True)
-class Section:
-    """One part of the report: facts in order, and advice."""
-
-    title: str
-    facts: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
 
 def python_section() -> Section:
     section = Section("python")
     section.facts = {"octavo": __version__, "python": sys.version.split()[0], "at": sys.executable}
+    if sys.version_info[:2] not in PYTHONS:
+        section.warnings.append(
+            f"Python {sys.version_info.major}.{sys.version_info.minor} is untested: take 3.11 or 3.12"
+        )
     return section
 
 
@@ -77,7 +95,6 @@ def machine_section() -> Section:
         "cpu": f"{here.cpu}, {here.cores} cores usable of {os.cpu_count()}",
         "instructions": " ".join(here.isa) or "none that matter",
         "memory": f"{format_bytes(here.available)} free of {format_bytes(total)}",
-        "disk": f"{format_bytes(shutil.disk_usage(_existing(cache_folder())).free)} free for the cache",
     }
     if here.available < 2 * GIB:
         section.warnings.append("less than 2 GiB of memory is free: end something, or take a smaller model")
@@ -150,8 +167,7 @@ def operation_section() -> Section:
 
 def cache_section() -> Section:
     section = Section("caches")
-    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
-    for name, folder in (("octavo", cache_folder()), ("model hub", Path(hub).expanduser())):
+    for name, folder in (("octavo", cache_folder()), ("model hub", hub_folder())):
         size = format_bytes(_size(folder)) if folder.is_dir() else "not there yet"
         section.facts[name] = f"{folder} ({size})"
         if not os.access(_existing(folder), os.W_OK):
@@ -161,13 +177,23 @@ def cache_section() -> Section:
     return section
 
 
+def hub_folder() -> Path:
+    """Where downloaded models are kept."""
+    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
+    return Path(hub).expanduser()
+
+
+def disk_section() -> Section:
+    return clock_section([cache_folder(), hub_folder(), Path(tempfile.gettempdir())])
+
+
 def variable_section() -> Section:
     """OCTAVO_ variables: those that take effect, and those that nothing reads."""
     section = Section("variables")
     known = {option.variable for option in options_of([OctavoConfig])} | OTHER_VARIABLES
     for name in sorted(os.environ):
         if name.startswith("OCTAVO_"):
-            secret = name == "OCTAVO_API_KEY"
+            secret = "KEY" in name or "TOKEN" in name
             section.facts[name] = "(hidden)" if secret else os.environ[name][:80]
             if name not in known:
                 section.warnings.append(f"{name} is not a variable that octavo serve reads")
@@ -178,17 +204,21 @@ SECTIONS: tuple[Callable[[], Section], ...] = (
     python_section,
     library_section,
     machine_section,
+    container_section,
     limit_section,
+    driver_section,
     device_section,
     operation_section,
+    build_section,
     cache_section,
+    disk_section,
     variable_section,
 )
 
 
 def run(options: DoctorOptions) -> int:
     """Print the report. Advice is no failure: the exit code is 0."""
-    sections = [make() for make in SECTIONS]
+    sections = [*(make() for make in SECTIONS), network_section(options.port)]
     if options.json:
         print(json.dumps([_data(section) for section in sections], indent=1))
         return 0

@@ -60,7 +60,7 @@ def port_in_use(port: int, host: str = "127.0.0.1") -> bool:
 
 def _environment() -> dict[str, str]:
     """Ours without the option variables, which our own parse has already taken in."""
-    variables = {option.variable for option in options_of([OctavoConfig])}
+    variables = {name for option in options_of([OctavoConfig]) for name in option.variables}
     return {name: value for name, value in os.environ.items() if name not in variables}
 
 

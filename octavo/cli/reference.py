@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 from octavo.base.args import Option, options_of
 from octavo.base.config import OctavoConfig
-from octavo.cli import chat, complete, doctor, plan, run_batch, serve
+from octavo.cli import chat, complete, doctor, plan, run_batch, serve, top
 from octavo.cli.bench import BENCHMARKS
 from octavo.cli.command import Command
 from octavo.cli.help import by_section
+from octavo.cli.key import ACTIONS
 
 HEAD = """# Flags
 
@@ -45,6 +46,8 @@ def commands() -> list[Command]:
         run_batch.COMMAND,
         *BENCHMARKS.values(),
         plan.COMMAND,
+        top.COMMAND,
+        *ACTIONS.values(),
         doctor.COMMAND,
     ]
 

@@ -17,6 +17,7 @@ from octavo.engine.core import Core
 from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
+from octavo.engine.recovery import Recovery
 from octavo.engine.resolve import refit, resolve
 from octavo.engine.slices import slices
 from octavo.grammar.spec import RIDER
@@ -105,12 +106,13 @@ def finish(
         with fitting(f"a KV cache of {format_bytes(sized.total_bytes)}"):
             executor.start(sized.layout)
     with phases.timed("scheduler"):
-        scheduler = _scheduler(config, resolved, sized, files.arch if files else None)
+        recovery = Recovery()
+        scheduler = _scheduler(config, resolved, sized, files.arch if files else None, recovery)
     kv_notes = [*_kv_notes(sized), *_host_note(config, resolved)]
     for note in kv_notes:
         log.info(note)
     seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
-    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat=seat)
+    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat=seat, recovery=recovery)
     ready = Ready(
         max_model_len=resolved.max_model_len,
         vocab_size=vocab_size,
@@ -120,6 +122,7 @@ def finish(
         max_num_batched_tokens=resolved.max_num_batched_tokens,
         notes=[*resolved.notes, *kv_notes],
         phases=phases.seconds,
+        device=resolved.device,
     )
     return Engine(core, ready, resolved, files)
 
@@ -141,7 +144,9 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     )
 
 
-def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None) -> Scheduler:
+def _scheduler(
+    config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None, recovery: Recovery
+) -> Scheduler:
     threshold, reach = slices(config, arch)
     limits = Limits(
         max_num_seqs=resolved.max_num_seqs,
@@ -155,10 +160,11 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits, stepwise=_stepwise)
+        return Scheduler(sized.layout, limits, gates=recovery.gates, stepwise=_stepwise)
     return Scheduler(
         sized.layout,
         limits,
+        gates=recovery.gates,
         salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
         stepwise=_stepwise,
     )

@@ -1,24 +1,23 @@
 """EngineClient: an engine in a process of its own, used from asyncio.
 
 Requests go out over one socket, outputs of all requests come back over another, a frame a step; one task reads
-them and hands each to the stream of its request.
+them and hands each to the stream of its request. When the process ends, the next one is started, and the open
+requests go on there from the tokens that were delivered: their streams only pause.
 """
 
 import asyncio
 import contextlib
 import itertools
 import logging
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import zmq
-import zmq.asyncio
+import psutil
 
 from octavo.base import ipc
 from octavo.base.clock import SystemClock
-from octavo.base.config import EngineConfig
-from octavo.base.errors import ConfigError, EngineDead, EngineError, Overloaded, TooLarge, UserError
+from octavo.base.config import EngineConfig, RecoveryConfig
+from octavo.base.errors import EngineDead, EngineError, Overloaded, TooLarge, UserError
 from octavo.base.wire import (
     Abort,
     Control,
@@ -26,47 +25,57 @@ from octavo.base.wire import (
     EngineOutput,
     EngineRequest,
     EngineStats,
-    Fatal,
     Ready,
-    Shutdown,
     StepOutputs,
+    TokenOutput,
     Vocabulary,
 )
-from octavo.engine.life import Life
-from octavo.engine.proc import EXIT_CONFIG, REAL_ASSEMBLY, Launch
-from octavo.engine.process import EngineProcess
-from octavo.engine.stream import Mailbox, Stream
+from octavo.engine.epoch import Epoch
+from octavo.engine.journal import CRASHED, Entry, Journal
+from octavo.engine.life import Life, State, Survival
+from octavo.engine.proc import REAL_ASSEMBLY, Launch
+from octavo.engine.replay import FULL_WAIT_S, Replay
+from octavo.engine.stream import Stream
+from octavo.engine.supervisor import RestartPolicy, Supervisor
+from octavo.engine.watchdog import BUSY_S, LOOK_S, Watchdog
 
 log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 3600.0
 CONTROL_TIMEOUT_S = 30.0
 CLOSE_GRACE_S = 5.0
-EXIT_WAIT_S = 10.0  # after a last word, for the exit code that says whose fault it was
-LAST_FRAMES_S = 0.2  # for what a dead process sent before it died
 
 
 class EngineClient:
     """Made by `launch`. All methods belong to the event loop it was made in."""
 
-    def __init__(self, process: EngineProcess, link: "_Link", ready: Ready) -> None:
-        self.ready = ready
+    def __init__(self, epoch: Epoch, orders: Launch, recovery: RecoveryConfig, start_timeout_s: float) -> None:
+        self.ready = epoch.ready
         self.stats = EngineStats()
-        self._process = process
-        self._link = link
+        self.on_step: Callable[[EngineStats], None] = _nobody_asks
+        self.survival = Survival()
+        self._epoch = epoch
+        self._orders = orders
+        self._recovery = recovery
+        self._start_timeout_s = start_timeout_s
         self._life = Life(SystemClock())
         self._life.run()
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._journal = Journal()
+        self._replay = Replay(self._journal, self._dispatch, self._refuse, self._count_replayed)
         self._replies: dict[int, asyncio.Future[ControlReply]] = {}
+        self._vocabulary: Vocabulary | None = None
         self._unsent_aborts: list[str] = []
         self._control_ids = itertools.count(1)
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
+        self._watchdog = self._new_watchdog(epoch)
+        supervisor = Supervisor(self._start, RestartPolicy(recovery.max_engine_restarts), self._fallen, self._risen)
+        self._tasks = [asyncio.create_task(self._run(supervisor)), asyncio.create_task(self._watch())]
 
     @classmethod
     async def launch(
         cls,
         config: EngineConfig,
         *,
+        recovery: RecoveryConfig = RecoveryConfig(),  # noqa: B008 - frozen
         log_level: str = "info",
         log_format: str = "text",
         start_timeout_s: float = START_TIMEOUT_S,
@@ -77,91 +86,88 @@ class EngineClient:
         Raises ConfigError with the engine's own line when it cannot start as it was asked to, EngineError when it
         dies without a word. `assembly` is for tests: "module:attribute" of another engine/assemble.py.
         """
-        link = _Link()
-        launch = Launch(
-            config=config,
-            inbox=link.folder.address("in"),
-            outbox=link.folder.address("out"),
-            key=link.key,
-            parent=os.getpid(),
-            log_level=log_level,
-            log_format=log_format,
-            assembly=assembly,
-        )
-        process: EngineProcess | None = None
-        try:
-            process = await EngineProcess.start(launch)
-            ready = await _wait_ready(process, link, start_timeout_s)
-        except BaseException:
-            if process is not None:
-                await asyncio.shield(process.end(0.0))
-            link.close()
-            raise
-        return cls(process, link, ready)
+        orders = Launch(config=config, log_level=log_level, log_format=log_format, assembly=assembly)
+        return cls(await Epoch.start(orders, start_timeout_s), orders, recovery, start_timeout_s)
 
     @property
     def pid(self) -> int:
-        """Of the engine's process."""
-        return self._process.pid
+        """Of the engine's process that runs, or ran last."""
+        return self._epoch.pid
 
     @property
     def open_streams(self) -> int:
-        return len(self._mailboxes)
+        return len(self._journal)
 
     @property
     def dropped_frames(self) -> int:
-        """Frames on our socket that no engine of ours sent."""
-        return self._link.receiver.dropped
+        """Frames on our socket that the engine did not send."""
+        return self._epoch.link.receiver.dropped
+
+    @property
+    def restarting(self) -> bool:
+        """Whether the engine's process has ended and the next does not take requests yet."""
+        return self._life.state is State.RESTARTING
 
     @property
     def still_s(self) -> float:
         """Seconds for which requests have been open and no step has come back; 0 without requests."""
-        return self._life.still_s if self._mailboxes else 0.0
+        return self._life.still_s if self._journal else 0.0
 
     def check(self) -> None:
         """Raises EngineDead once the engine will not answer again."""
         self._life.check_alive()
 
     def submit(self, request: EngineRequest) -> Stream:
-        """Send a request; its outputs come from the Stream.
+        """Send a request; its outputs come from the Stream. While the engine restarts, it waits.
 
         Raises EngineDead, Unavailable while draining, Overloaded when the engine does not keep up reading,
         TooLarge, and UserError for an id that is in use.
         """
         self._life.check_open()
-        if request.id in self._mailboxes:
+        if request.id in self._journal:
             raise UserError(f"a request with the id {request.id[:80]!r} is running already", param="request_id")
-        try:
-            if not self._link.sender.send(request, wait=False):
-                raise Overloaded("the engine does not keep up with the requests")
-        except ipc.FrameTooLong:
-            raise TooLarge("the request is too large", param="prompt") from None
-        if not self._mailboxes:
+        entry = Entry(request)
+        if not self.restarting:
+            try:
+                if not self._dispatch(entry):
+                    raise Overloaded("the engine does not keep up with the requests")
+            except ipc.FrameTooLong:
+                raise TooLarge("the request is too large", param="prompt") from None
+        if not self._journal:
             self._life.began_work()
-        mailbox = self._mailboxes[request.id] = Mailbox()
-        return Stream(request.id, mailbox, self._abort_one)
+            self._watchdog.heard()
+        self._journal.open(entry)
+        return Stream(request.id, entry.mailbox, self._abort_one)
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """What the tokens stand for, for features of the engine that must know. Raises EngineDead, EngineError."""
         self._life.check_alive()
-        if not self._link.sender.send(vocabulary, wait=False):
+        self._vocabulary = vocabulary
+        if not self.restarting and not self._epoch.send(vocabulary):
             raise EngineError("the engine does not read what it is sent")
 
     def abort(self, ids: Iterable[str]) -> None:
         """End requests at the engine's next step; their streams end too. Unknown ids are passed over."""
         wanted = [*self._unsent_aborts, *ids]
         self._unsent_aborts = []
-        if wanted and not self._life.cause and not self._link.sender.send(Abort(wanted), wait=False):
+        if not wanted or self._life.cause:
+            return
+        wanted = [id for id in wanted if not self._abort_unsent(id)]
+        if self.restarting or not wanted:
+            return
+        if not self._epoch.send(Abort(wanted)):
             self._unsent_aborts = wanted  # the next frame from the engine shows that it reads again
 
     async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
         """Call a command of engine/control.py. Raises EngineError with its message, EngineDead, or on a timeout."""
         self._life.check_alive()
+        if self.restarting:
+            raise EngineError("the engine is being restarted")
         number = next(self._control_ids)
         reply: asyncio.Future[ControlReply] = asyncio.get_running_loop().create_future()
         self._replies[number] = reply
         try:
-            if not self._link.sender.send(Control(number, command, args), wait=False):
+            if not self._epoch.send(Control(number, command, args)):
                 raise EngineError("the engine does not keep up with its messages")
             answer = await asyncio.wait_for(reply, CONTROL_TIMEOUT_S)
         except TimeoutError:
@@ -179,15 +185,11 @@ class EngineClient:
     async def close(self, grace_s: float = CLOSE_GRACE_S) -> None:
         """Stop the engine: ask, then terminate, then kill. Open streams get EngineDead. Safe to call again."""
         died_first = not self._die("the engine was shut down")
+        self._replay.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._link.closed:
-            return
-        if not died_first:
-            self._link.sender.send(Shutdown(), wait=False)
-        await self._process.end(grace_s)
-        self._link.close()
+        await self._epoch.end(0.0 if died_first else grace_s)
 
     async def __aenter__(self) -> "EngineClient":
         return self
@@ -195,104 +197,150 @@ class EngineClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # --- the two tasks
+    # --- one process after the other
 
-    async def _read(self) -> None:
-        while True:
-            self._take(await self._link.receiver.receive())
-            if self._unsent_aborts:
-                self.abort(())
+    async def _run(self, supervisor: Supervisor) -> None:
+        try:
+            cause = await supervisor.run(self._epoch, self._take)
+        except Exception as error:
+            log.exception("the engine is no longer watched over")
+            cause = f"the engine could not be started again: {type(error).__name__}"
+        if self._die(cause):
+            log.error("%s", cause)
+
+    async def _start(self) -> Epoch:
+        return await Epoch.start(self._orders, self._start_timeout_s)
+
+    def _fallen(self, cause: str) -> None:
+        """The process has ended. What was open waits for the next one."""
+        self._life.fall()
+        self._unsent_aborts = []
+        for entry in self._journal.crash(self._replay.stop()):
+            self.survival.failed += 1
+            entry.mailbox.put(TokenOutput(entry.request.id, [], "error", error=CRASHED))
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(EngineError(cause))
+
+    async def _risen(self, epoch: Epoch, after_s: float) -> None:
+        """The next process is ready: it gets what every engine gets, then the open requests."""
+        self._epoch, self.ready = epoch, epoch.ready
+        self._watchdog = self._new_watchdog(epoch)
+        while self._vocabulary is not None and not epoch.send(self._vocabulary):
+            await asyncio.sleep(FULL_WAIT_S)
+        self._life.run()
+        self._life.began_work()
+        self.abort(())
+        self.survival.restarts += 1
+        self.survival.last_restart_s = after_s
+        phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in epoch.ready.phases.items())
+        log.warning(
+            "the engine was started again in %.2f s (%s); %d requests go on", after_s, phases, len(self._journal)
+        )
+        self._replay.start()
+
+    def _dispatch(self, entry: Entry) -> bool:
+        entry.sent = self._epoch.send(entry.resumed())
+        return entry.sent
+
+    def _refuse(self, entry: Entry) -> None:
+        """With its tokens the request has grown too long for a message."""
+        self._close(entry.request.id)
+        entry.mailbox.put(TokenOutput(entry.request.id, [], "error", error="the request is too large", error_code=413))
+
+    def _count_replayed(self) -> None:
+        self.survival.replayed += 1
+
+    # --- whether it moves
+
+    def _new_watchdog(self, epoch: Epoch) -> Watchdog:
+        busy_s = self._recovery.engine_stall_timeout or BUSY_S.get(epoch.ready.device, max(BUSY_S.values()))
+        process: psutil.Process | None = None
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(epoch.pid)
+
+        def cpu_s() -> float | None:
+            with contextlib.suppress(psutil.Error):
+                if process is not None:  # compilers that it waits for included
+                    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+                    return sum(each.user + each.system for each in times)
+            return None
+
+        return Watchdog(SystemClock(), busy_s, cpu_s)
 
     async def _watch(self) -> None:
-        how = await self._process.wait()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._tasks[0]), LAST_FRAMES_S)
-        if self._die(f"the engine's process ended {how}"):
-            log.error("%s", self._life.cause)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.restarting or not self._journal or self._replies:  # a command may take as long as it must
+                self._watchdog.heard()
+            cause = self._watchdog.look()
+            if cause is not None and not self.restarting:
+                self._epoch.condemn(cause)
+
+    # --- what the engine says
 
     def _take(self, message: EngineOutput) -> None:
+        self._watchdog.heard()
         match message:
             case StepOutputs():
                 self.stats = message.stats
                 self._life.moved(message.stats.steps)
+                self.on_step(message.stats)
                 for output in message.outputs:
                     self._deliver(output)
             case ControlReply():
                 reply = self._replies.get(message.id)
                 if reply is not None and not reply.done():
                     reply.set_result(message)
-            case Fatal():
-                log.error("the engine stopped: %s", message.message)
-                self._die(f"the engine stopped: {message.message}")
             case Ready():
                 log.warning("the engine said Ready twice")
+        if self._unsent_aborts:
+            self.abort(())
 
-    def _deliver(self, output: Any) -> None:
-        mailbox = self._mailboxes.get(output.id)
-        if mailbox is None:
+    def _deliver(self, output: TokenOutput) -> None:
+        entry = self._journal.get(output.id)
+        if entry is None:
             return  # closed on our side; the abort is under way
-        if not mailbox.put(output):
+        entry.note(output)
+        if self._replay.trial.ids and output.tokens:
+            self._replay.trial.acquit(output.id)
+        if not entry.mailbox.put(output):
             log.warning("request %s is ended: its reader is too slow", output.id)
             self.abort([output.id])
-        if mailbox.finished:
-            del self._mailboxes[output.id]
+        if entry.mailbox.finished:
+            self._close(output.id)
 
     def _abort_one(self, request_id: str) -> None:
-        if self._mailboxes.pop(request_id, None) is not None:
+        entry = self._close(request_id)
+        if entry is not None and entry.sent:
             self.abort([request_id])
+
+    def _close(self, request_id: str) -> Entry | None:
+        self._replay.trial.acquit(request_id)
+        return self._journal.close(request_id)
+
+    def _abort_unsent(self, request_id: str) -> bool:
+        """True if no engine has the request, so that nobody else would say its end."""
+        entry = self._journal.get(request_id)
+        if entry is None or entry.sent:
+            return False
+        self._close(request_id)
+        entry.mailbox.put(TokenOutput(request_id, [], "abort"))
+        return True
 
     def _die(self, cause: str) -> bool:
         """True the first time: every open stream and call is told at once."""
         if not self._life.die(cause):
             return False
-        for mailbox in self._mailboxes.values():
-            mailbox.fail(cause)
-        self._mailboxes.clear()
+        for entry in self._journal:
+            entry.mailbox.fail(cause)
+            self._journal.close(entry.request.id)
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(EngineDead(cause))
         return True
 
 
-class _Link:
-    """The parent's ends of the two sockets, and the private folder they lie in."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.folder = ipc.RuntimeDir()
-        self.key = ipc.new_key()
-        self._context = zmq.asyncio.Context()
-        self.receiver: ipc.AsyncReceiver[EngineOutput] = ipc.AsyncReceiver(
-            self._context, self.folder.address("out"), self.key, EngineOutput
-        )
-        self.sender = ipc.Sender(zmq.Context.shadow(self._context.underlying), self.folder.address("in"), self.key)
-
-    def close(self) -> None:
-        self.closed = True
-        self.receiver.close()
-        self.sender.close()
-        self._context.destroy(linger=0)
-        self.folder.remove()
-
-
-async def _wait_ready(process: EngineProcess, link: _Link, timeout_s: float) -> Ready:
-    said = asyncio.ensure_future(link.receiver.receive())
-    gone = asyncio.ensure_future(process.wait())
-    try:
-        await asyncio.wait({said, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if not said.done() and gone.done():
-            await asyncio.wait({said}, timeout=LAST_FRAMES_S)
-        if said.done():
-            message = said.result()
-            if isinstance(message, Ready):
-                return message
-            text = message.message if isinstance(message, Fatal) else "the engine did not say Ready first"
-            code = await process.exit_code(EXIT_WAIT_S)
-            raise ConfigError(text) if code == EXIT_CONFIG else EngineError(text)
-        if gone.done():
-            raise EngineError(f"the engine's process ended {gone.result()} before it was ready")
-        raise EngineError(f"the engine was not ready within {timeout_s:.0f} s")
-    finally:
-        for task in (said, gone):
-            task.cancel()
-        await asyncio.gather(said, gone, return_exceptions=True)
+def _nobody_asks(stats: EngineStats) -> None:
+    """What hears of steps until somebody wants to."""
+    del stats

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -34,12 +35,13 @@ PARAM = "structured_outputs"
 class _Held:
     """A request that waits for its constraint."""
 
-    __slots__ = ("future", "request", "spec")
+    __slots__ = ("future", "request", "since", "spec")
 
     def __init__(self, request: EngineRequest, spec: GrammarSpec, future: "Future[Compiled]") -> None:
         self.request = request
         self.spec = spec
         self.future = future
+        self.since = time.perf_counter()
 
 
 class ConstrainedSeat:
@@ -55,6 +57,7 @@ class ConstrainedSeat:
         self._rows: dict[int, tuple[str, Guide]] = {}  # rows of the device that have a guide
         self._sampled: dict[int, list[tuple[int, str, Guide]]] = {}  # step -> (place in sample, id, guide)
         self._threads: ThreadPoolExecutor | None = None
+        self.figures: dict[str, float] = {}  # empty until a constraint comes: it goes out with every step
 
     @property
     def holds(self) -> bool:
@@ -87,9 +90,11 @@ class ConstrainedSeat:
         future = self._compiler.submit(spec)
         held = _Held(request, spec, future)
         if future.done():
+            self._count("grammar_cache_hits")
             self._admit(held)
             return False
         self._held[request.id] = held
+        self._count("grammar_waiting")
         return True
 
     def ready(self) -> tuple[list[EngineRequest], list[TokenOutput]]:
@@ -99,6 +104,9 @@ class ConstrainedSeat:
             return requests, outputs
         for held in [held for held in self._held.values() if held.future.done()]:
             del self._held[held.request.id]
+            self._count("grammar_waiting", -1)
+            self._count("grammar_compiles")
+            self._count("grammar_compile_seconds", time.perf_counter() - held.since)
             try:
                 self._admit(held)
                 requests.append(held.request)
@@ -107,7 +115,13 @@ class ConstrainedSeat:
         return requests, outputs
 
     def drop(self, ids: Sequence[str]) -> list[TokenOutput]:
-        return [TokenOutput(id, [], "abort") for id in ids if self._held.pop(id, None) is not None]
+        dropped = [id for id in ids if self._held.pop(id, None) is not None]
+        if dropped:
+            self._count("grammar_waiting", -len(dropped))
+        return [TokenOutput(id, [], "abort") for id in dropped]
+
+    def _count(self, name: str, by: float = 1) -> None:
+        self.figures[name] = self.figures.get(name, 0) + by
 
     def _admit(self, held: _Held) -> None:
         """Raises UserError for a constraint that was refused, and for one that max_tokens has no room for."""
@@ -139,6 +153,8 @@ class ConstrainedSeat:
                     f"max_tokens leaves {limit}",
                     param="max_tokens",
                 )
+        if request.progress is not None and not all(guide.take(each) == each for each in request.progress.tokens):
+            raise UserError("structured output: the constraint could not be taken up again", param=spec.param)
         self._guides[request.id] = guide
 
     # --- steps
@@ -165,7 +181,9 @@ class ConstrainedSeat:
         if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
             del self._sampled[min(self._sampled)]
         masks = np.empty((len(found), -(-self._vocab_size // 32)), dtype=np.int32)
+        begin = time.perf_counter()
         self._fill([guide for _, _, guide in found], masks)
+        self._count("grammar_mask_seconds", time.perf_counter() - begin)
         return {RIDER: (np.array([place for place, _, _ in found], dtype=np.int32), masks)}
 
     def _fill(self, guides: list[Guide], masks: Words) -> None:

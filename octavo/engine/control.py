@@ -38,7 +38,9 @@ def ping(core: Core, arguments: NoArguments) -> Value:
 def stats(core: Core, arguments: NoArguments) -> Value:
     """All gauges and counters by name."""
     del arguments
-    return {**msgspec.structs.asdict(core.stats), "failed_steps": core.failures}
+    now = msgspec.structs.asdict(core.stats)
+    figures = now.pop("figures")
+    return {**now, **figures, "failed_steps": core.failures}
 
 
 def reset_prefix_cache(core: Core, arguments: NoArguments) -> Value:

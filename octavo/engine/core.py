@@ -8,21 +8,18 @@ from octavo.base.errors import EngineDead, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput, Vocabulary
 from octavo.engine.exec.base import Executor
+from octavo.engine.failures import Failure, classify
 from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
+from octavo.engine.recovery import Recovery
 from octavo.engine.seat import NoSeat, Seat
 from octavo.sched.finish import refused
 from octavo.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-FAILURE_LIMIT = 3
-"""Failed steps in a row after which the device is given up."""
-
 PATIENCE_S = 0.25
 """Time between two looks for requests that have waited too long."""
-
-STEP_FAILED = "the engine could not finish this request; it may be sent again"
 
 
 class Core:
@@ -36,17 +33,21 @@ class Core:
         guard: Guard = let_in,
         clock: Clock = SystemClock(),  # noqa: B008 - it has no state
         seat: Seat | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
+        """`recovery`: the one whose gates the scheduler has."""
         self.scheduler = scheduler
         self.executor = executor
         self.failures = 0  # failed steps since the engine began
         self._guard = guard
         self._seat: Seat = seat or NoSeat()
         self._pipeline = Pipeline(executor, depth, self._seat.riders)
-        self._failures_in_a_row = 0
+        self._recovery = recovery or Recovery()
         self._outbox: list[TokenOutput] = []
+        self._held_since: dict[str, float] = {}  # what the seat holds back waits from here on, as in the queue
         self._clock = clock
         self._look_again_s = 0.0
+        self._may_prepare = True
 
     @property
     def has_work(self) -> bool:
@@ -55,7 +56,7 @@ class Core:
 
     @property
     def stats(self) -> EngineStats:
-        return self.scheduler.stats()
+        return self.scheduler.stats(self._seat.figures)
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """What the tokens stand for, for features that must know."""
@@ -65,20 +66,24 @@ class Core:
         """Queue a request; a refusal (queue full, can never fit) is an output of the next step."""
         try:
             self._guard(request)
-            if not self._seat.hold(request):
+            if self._seat.hold(request):
+                self._held_since[request.id] = self._clock.now()
+            else:
                 self.scheduler.add(request)
         except UserError as error:
             self._refuse(request, error)
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; unknown ids are passed over. Their blocks are free before the next plan."""
-        self._outbox += self._seat.drop(ids)
+        for output in self._seat.drop(ids):
+            self._held_since.pop(output.id, None)
+            self._outbox.append(output)
         self._say(self.scheduler.abort(ids))
 
     def step(self) -> StepOutputs | None:
         """Keep the device fed, take the oldest result, say what came of it. None: nothing moved.
 
-        Raises EngineDead when steps fail again and again.
+        Raises EngineDead when the device is gone, or steps fail whoever is in them.
         """
         if self._seat.holds:
             self._take_in()
@@ -97,11 +102,20 @@ class Core:
         if not moved and not self._outbox:
             return None
         outputs, self._outbox = self._outbox, []
-        return StepOutputs(outputs, self.scheduler.stats())
+        return StepOutputs(outputs, self.stats)
 
     def prepare(self) -> bool:
         """Let the executor use a moment without work; True while it has more to do."""
-        return not self.has_work and self.executor.prepare()
+        if self.has_work or not self._may_prepare:
+            return False
+        try:
+            return self.executor.prepare()
+        except Exception as error:
+            if classify(error) is Failure.DEVICE:
+                raise EngineDead(f"the device failed: {type(error).__name__}") from error
+            log.error("later steps are not made cheaper", exc_info=error)
+            self._may_prepare = False
+            return False
 
     def shutdown(self) -> None:
         """End the steps in flight and let the executor go."""
@@ -114,7 +128,8 @@ class Core:
             plan, result = self._pipeline.pop()
         except StepFailed as failure:
             return self._fail(failure)
-        self._failures_in_a_row = 0
+        if self._recovery.alert:
+            self._recovery.went_well(self.scheduler.reached(plan))
         return self._update(plan, result)
 
     def _update(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
@@ -130,10 +145,14 @@ class Core:
     def _take_in(self) -> None:
         """Held requests that are ready join the queue."""
         requests, outputs = self._seat.ready()
+        for output in outputs:
+            self._held_since.pop(output.id, None)
         self._outbox += outputs
         for request in requests:
+            since = self._held_since.pop(request.id)
             try:
                 self.scheduler.add(request)
+                self.scheduler.board.requests[request.id].arrived_s = since
             except UserError as error:
                 self._refuse(request, error)
 
@@ -147,13 +166,18 @@ class Core:
         for output in outputs:
             if output.finish is not None:
                 self._seat.ended(output.id)
+                self._recovery.ended(output.id)
         self._outbox += outputs
 
     def _fail(self, failure: StepFailed) -> list[TokenOutput]:
-        """The requests of the failed step, and of those that built on it, end; the rest go on."""
+        """Back to before the failed step, without the requests that are known to be at fault."""
         self.failures += 1
-        self._failures_in_a_row += 1
         log.error("%s", failure, exc_info=failure.cause)
-        if self._failures_in_a_row >= FAILURE_LIMIT:
-            raise EngineDead(f"{FAILURE_LIMIT} steps in a row failed; the last one: {type(failure.cause).__name__}")
-        return self.scheduler.fail(failure.plans, STEP_FAILED)
+        plan, cause = failure.plans[0], failure.cause
+        reached = self.scheduler.reached(plan)
+        guilty = self._recovery.failed(classify(cause), reached, plan.total_tokens, type(cause).__name__)
+        self.scheduler.retreat(failure.plans)
+        outputs: list[TokenOutput] = []
+        for id, message in guilty.items():
+            outputs += self.scheduler.reject([id], message)
+        return outputs

@@ -30,7 +30,8 @@ def make_guard(vocab_size: int) -> Guard:
         sampling = request.sampling
         if not 0 < len(request.id) <= MAX_ID_CHARS:
             raise UserError("the request's id is empty or too long", param="request_id")
-        if not _inside(request.tokens, vocab_size):
+        told = request.progress.tokens if request.progress else []
+        if not _inside(request.tokens, vocab_size) or not _inside(told, vocab_size):
             raise UserError(f"token ids must be between 0 and {vocab_size - 1}", param="prompt")
         if not _inside(_token_ids(sampling), vocab_size):
             raise UserError(f"token ids of the sampling rules must be between 0 and {vocab_size - 1}")

@@ -3,6 +3,7 @@
 Depth 1 is synchronous operation of the same code.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,12 @@ class _Broken:
     """The result of a step that could not even be enqueued."""
 
     cause: Exception
+    rest: Pending | None = None  # what the device does all the same
 
     def result(self) -> StepResult:
+        if self.rest is not None:
+            with contextlib.suppress(Exception):
+                self.rest.result()
         raise self.cause
 
     def done(self) -> bool:
@@ -68,13 +73,20 @@ class Pipeline:
         pending: Pending
         try:
             self._executor.forward(plan)
-            pending = self._executor.sample(self._riders(plan))
+            pending = self._sample(plan)
         except Exception as error:
             pending = _Broken(error)
         except BaseException:
             self._flying.append((plan, _Broken(EngineError("the step was interrupted"))))
             raise
         self._flying.append((plan, pending))
+
+    def _sample(self, plan: StepPlan) -> Pending:
+        try:
+            riders = self._riders(plan)
+        except Exception as error:
+            return _Broken(error, self._executor.sample({}))  # each forward has its sample
+        return self._executor.sample(riders)
 
     def pop(self) -> tuple[StepPlan, StepResult]:
         """Wait for the oldest step. Raises StepFailed after the steps behind a failed one have ended too."""

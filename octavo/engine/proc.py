@@ -10,6 +10,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import IO, Any, NoReturn
@@ -22,7 +23,7 @@ from octavo.base import ipc
 from octavo.base import log as logs
 from octavo.base.config import EngineConfig
 from octavo.base.errors import ConfigError, ModelFileError, OctavoError
-from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, Vocabulary
+from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, StepOutputs, Vocabulary
 from octavo.engine.control import execute
 from octavo.engine.core import Core
 
@@ -33,6 +34,7 @@ EXIT_CONFIG = 2
 EXIT_BROKEN = 3
 MAX_LAUNCH_BYTES = 1 << 20
 LAST_WORDS_S = 2.0  # how long a dying process waits for its last frame to leave
+HEARTBEAT_S = 1.0  # an engine with work says something at least so often, that it waits if nothing else
 STILL_WAIT_S = 0.01  # pause when there is work but no step to take
 MAX_MESSAGES_A_STEP = 1024
 REAL_ASSEMBLY = "octavo.engine.assemble:assemble"
@@ -42,10 +44,10 @@ class Launch(Struct, frozen=True, kw_only=True):
     """All that the process is told, through its standard input."""
 
     config: EngineConfig
-    inbox: str
-    outbox: str
-    key: bytes
-    parent: int
+    inbox: str = ""  # these four: of one epoch
+    outbox: str = ""
+    key: bytes = b""
+    parent: int = 0
     log_level: str = "info"
     log_format: str = "text"
     assembly: str = REAL_ASSEMBLY  # "module:attribute"; tests put another in its place
@@ -77,6 +79,7 @@ class Loop:
         self._receiver = receiver
         self._sender = sender
         self._running = True
+        self._said_at = 0.0
 
     def run(self) -> None:
         """Until Shutdown. Raises what the core raises."""
@@ -87,10 +90,18 @@ class Loop:
                 return
             outputs = self._core.step()
             if outputs is not None:
-                self._sender.send(outputs)
+                self._say(outputs)
                 wait = 0.0
+            elif self._core.has_work:
+                wait = STILL_WAIT_S
+                if time.monotonic() - self._said_at > HEARTBEAT_S:
+                    self._say(StepOutputs([], self._core.stats))
             else:
-                wait = STILL_WAIT_S if self._core.has_work else self._idle()
+                wait = self._idle()
+
+    def _say(self, outputs: StepOutputs) -> None:
+        self._sender.send(outputs)
+        self._said_at = time.monotonic()
 
     def _idle(self) -> float | None:
         """Nothing to do: make later steps cheaper, one piece at a time, so that a request waits for one at most."""
@@ -123,15 +134,15 @@ def serve(launch: Launch) -> int:
     context: zmq.Context[Any] = zmq.Context()
     sender = ipc.Sender(context, launch.outbox, launch.key)
     receiver: ipc.Receiver[EngineInput] = ipc.Receiver(context, launch.inbox, launch.key, EngineInput)
-    core: Core | None = None
     try:
         engine = _load(launch.assembly)(launch.config)
-        core = engine.core
+        core: Core = engine.core
         # What start-up made lives as long as the process: the collector need not walk it on every full round.
         gc.collect()
         gc.freeze()
         sender.send(engine.ready)
         Loop(core, receiver, sender).run()
+        core.shutdown()  # after a failure the kernel does it: a broken device might hold us up for ever
         return EXIT_OK
     except (ConfigError, ModelFileError) as error:
         sender.send(Fatal(logs.one_line(str(error))))
@@ -141,8 +152,6 @@ def serve(launch: Launch) -> int:
         sender.send(Fatal(_one_line_of(error)))
         return EXIT_BROKEN
     finally:
-        if core is not None:
-            core.shutdown()
         receiver.close()
         sender.close(LAST_WORDS_S)
         context.term()

@@ -59,6 +59,11 @@ class EngineProcess:
         hint = ", perhaps for want of memory" if name == "SIGKILL" else ""
         return f"by {name}{hint}"
 
+    def kill(self) -> None:
+        """Now, whatever it is doing; a stopped process too."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     async def end(self, grace_s: float) -> None:
         """Wait `grace_s` seconds for it to leave by itself, then let it see us go, then kill it.
 
@@ -69,8 +74,7 @@ class EngineProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         if not await self._gone_within(LEAVE_WAIT_S):
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill()
             await self._gone_within(LEAVE_WAIT_S)
 
     async def _gone_within(self, seconds: float) -> bool:

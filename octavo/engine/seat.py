@@ -5,7 +5,7 @@ result may be altered before anyone has seen it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
@@ -17,6 +17,11 @@ class Seat(Protocol):
     @property
     def holds(self) -> bool:
         """Whether any request is held back."""
+        ...
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Its own counters, by name; they go out with the figures of each step."""
         ...
 
     def provide(self, vocabulary: Vocabulary) -> None:
@@ -65,6 +70,7 @@ class NoSeat:
     """No feature."""
 
     holds = False
+    figures: ClassVar[dict[str, float]] = {}
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """Nobody asks."""

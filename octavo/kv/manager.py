@@ -13,7 +13,7 @@ A block is findable as soon as its tokens are known and scheduled, before the de
 the device and each layer writes all keys and values of a step before it reads any.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from octavo.base.specs import KVLayout
 from octavo.kv.hashing import HashChain, chain_seed
@@ -82,6 +82,11 @@ class KVManager:
         full = -(-rest // self.block_size)
         need = sum(min(full, policy.peak_blocks(total, chunk)) for policy in self.policies)
         return need + spare <= self.pool.num_free - match.num_free
+
+    def freed_by(self, holding: Holding, kept: Container[int]) -> int:
+        """Blocks that would be free if this holding were given up: nobody else's, and none of `kept`."""
+        refs = self.pool.refs
+        return sum(1 for table in holding.tables for block in table if refs[block] == 1 and block not in kept)
 
     def open(self, holding: Holding, match: Match, want: int) -> Grant | None:
         """Take the match and room for up to `want` tokens after it. None if not even one fits."""

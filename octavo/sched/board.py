@@ -1,6 +1,7 @@
 """Board: who waits, who runs, and what they hold. Every change of a request's state happens here."""
 
 from bisect import insort
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from octavo.base.clock import Clock
@@ -10,7 +11,7 @@ from octavo.kv.holding import Grant, Match
 from octavo.kv.manager import KVManager
 from octavo.sched.gates import RowPool
 from octavo.sched.limits import Limits
-from octavo.sched.queue import WaitingQueue
+from octavo.sched.policies import make_queue
 from octavo.sched.request import NO_ROW, Request, State
 
 _by_order = attrgetter("order")
@@ -19,7 +20,16 @@ _by_order = attrgetter("order")
 class Counters:
     """Totals since the engine began."""
 
-    __slots__ = ("generation_tokens", "preemptions", "prefix_hits", "prefix_queries", "prompt_tokens", "steps")
+    __slots__ = (
+        "corrupted",
+        "failures",
+        "generation_tokens",
+        "preemptions",
+        "prefix_hits",
+        "prefix_queries",
+        "prompt_tokens",
+        "steps",
+    )
 
     def __init__(self) -> None:
         self.steps = 0
@@ -28,23 +38,27 @@ class Counters:
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self.failures = 0
+        self.corrupted = 0
 
 
 class Board:
-    """`running` is sorted by order, so the first one is the last to be preempted: it always advances."""
+    """`running` is sorted, by order or as the policy ranks it: the first one is the last to be preempted."""
 
     def __init__(self, layout: KVLayout, limits: Limits, clock: Clock) -> None:
         self.kv = KVManager(layout, limits.prefix_caching)
         self.rows = RowPool(limits.max_rows)
         self.requests: dict[str, Request] = {}  # all that have not ended
         self.running: list[Request] = []
-        self.waiting = WaitingQueue(limits.max_waiting, limits.max_waiting_tokens)
+        self.waiting = make_queue(limits, clock)
         self.counters = Counters()
         self._clock = clock
+        self._step_tokens = limits.max_num_batched_tokens
 
     def enter(self, request: Request) -> None:
         """A newcomer joins the waiting."""
         request.arrived_s = self._clock.now()
+        request.billed = len(request.tokens)
         self.requests[request.id] = request
         self.waiting.push(request)
 
@@ -53,10 +67,10 @@ class Board:
         grant = self.kv.open(request.holding, match, want)
         if grant is None:
             return None
-        self.waiting.remove(request)
+        request.computed = match.num_tokens
+        self.waiting.take(request)
         request.state = State.RUNNING
         request.row = self.rows.take()
-        request.computed = match.num_tokens
         if not request.started:
             request.queued_s = self._clock.now() - request.arrived_s
             request.cached_tokens = min(match.num_tokens, request.num_prompt)
@@ -75,17 +89,58 @@ class Board:
         request.computed = 0
         self.waiting.push(request)
         self.counters.preemptions += 1
+        request.preemptions += 1
 
     def end(self, request: Request) -> None:
         """To DONE. A running one must be taken from `running` by the caller, who may have many to take."""
         if request.state is State.WAITING:
             self.waiting.remove(request)
         elif request.state is State.RUNNING:
+            self.waiting.account((request,))
             self._let_go(request)
         else:
             raise ValueError(f"request {request.id} has ended already")
         request.state = State.DONE
         del self.requests[request.id]
+
+    def arrange(self, welcome: Callable[[Request], bool]) -> bool:
+        """Before a step is planned: the policy says who gives up blocks if they run out, and who gives way.
+
+        `welcome`: whether a waiting request would start if others gave way. True if any did.
+        """
+        waiting, running = self.waiting, self.running
+        if self.kv.pool.num_free < (self._step_tokens // self.kv.block_size + len(running)) * self.kv.num_groups:
+            waiting.rank(running)
+        if not len(waiting):
+            return False
+        waiting.account(running)
+        first = waiting.peek()
+        if first is None or first.in_flight:
+            return False
+        yielding = waiting.yielding(first, running)
+        return bool(yielding) and welcome(first) and self._give_way(first, yielding)
+
+    def spare(self, running: int) -> int:
+        """Blocks left free for so many that run, so that a newcomer is not preempted at once: one a table, within a
+        twentieth of the cache."""
+        return min(running * self.kv.num_groups, self.kv.num_blocks // 20)
+
+    def _give_way(self, first: Request, yielding: Sequence[Request]) -> bool:
+        """Preempt as few of `yielding` as let `first` start in this step; none if all of them would not."""
+        kv = self.kv
+        match = kv.match(first.holding, first.tokens) if first.may_hit else kv.no_match()
+        kept = {block for table in match.blocks for block in table}
+        freed, chunk = 0, first.known - match.num_tokens
+        for gone in range(len(yielding) + 1):
+            left = len(self.running) - gone
+            fits = not left or kv.fits(match, first.known, chunk, self.spare(left) - freed)
+            if fits and (gone or self.rows.num_free):
+                for request in yielding[:gone]:
+                    self.preempt(request)
+                return gone > 0
+            if gone < len(yielding):
+                freed += kv.freed_by(yielding[gone].holding, kept)
+        return False
 
     def overdue(self) -> list[Request]:
         """Those that have waited longer than they may for their first start."""
@@ -100,8 +155,8 @@ class Board:
         """Take from `running` those that are done."""
         self.running = [request for request in self.running if request.state is State.RUNNING]
 
-    def stats(self) -> EngineStats:
-        """Gauges now, and counters."""
+    def stats(self, figures: dict[str, float]) -> EngineStats:
+        """Gauges now, and counters; `figures` are those of a feature."""
         kv, counters = self.kv, self.counters
         reserved = kv.pool.num_used * kv.block_size
         unused = kv.capacity - sum([request.computed for request in self.running])
@@ -116,6 +171,9 @@ class Board:
             preemptions=counters.preemptions,
             prefix_queries=counters.prefix_queries,
             prefix_hits=counters.prefix_hits,
+            failures=counters.failures,
+            corrupted=counters.corrupted,
+            figures=figures,
         )
 
     def _let_go(self, request: Request) -> None:

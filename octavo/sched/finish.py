@@ -1,6 +1,6 @@
 """How a request ends, and the last thing that is said about it."""
 
-from octavo.base.errors import UserError
+from octavo.base.errors import Overloaded, UserError
 from octavo.base.wire import TokenOutput
 from octavo.sched.request import Request
 
@@ -42,4 +42,5 @@ def refused(id: str, error: UserError) -> TokenOutput:
         error_code=error.status,
         error_param=error.param,
         error_name=error.code,
+        retry_after_s=error.retry_after_s if isinstance(error, Overloaded) else 0.0,
     )

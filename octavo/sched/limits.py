@@ -13,7 +13,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     long_prefill_reach: int = 0  # tokens computed before at which a token costs twice as much; 0: they cost nothing
     max_waiting: int = 1024
     max_waiting_tokens: int = 1 << 24
-    scheduling_policy: str = "fcfs"
+    scheduling_policy: str = "fair"
     prefix_caching: bool = True
     vocab_size: int | None = None  # None: token ids were checked elsewhere
 

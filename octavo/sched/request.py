@@ -10,7 +10,7 @@ result arrives, and only then may the request start again.
 
 from enum import Enum
 
-from octavo.base.wire import EngineRequest, TokenLogprobs
+from octavo.base.wire import EngineRequest, Progress, TokenLogprobs
 from octavo.kv.holding import Holding
 
 
@@ -38,6 +38,7 @@ class Request:
     __slots__ = (
         "arrived_s",
         "attention",
+        "billed",
         "cached_tokens",
         "computed",
         "ends",
@@ -50,12 +51,14 @@ class Request:
         "min_known",
         "num_prompt",
         "order",
+        "preemptions",
         "queued_s",
         "row",
         "sampling",
         "scored",
         "state",
         "stepwise",
+        "tenant",
         "tokens",
         "torn",
     )
@@ -67,6 +70,8 @@ class Request:
         self.tokens = list(wire.tokens)
         self.num_prompt = len(wire.tokens)
         self.order = order
+        self.tenant = wire.tenant
+        self.billed = self.num_prompt  # how many of `tokens` were counted against the tenant
         self.holding = holding
         self.state = State.WAITING
         self.row = NO_ROW
@@ -82,9 +87,20 @@ class Request:
         self.arrived_s = 0.0  # monotonic
         self.max_wait_s = wire.max_wait_s  # 0: no bound
         self.queued_s = 0.0  # from arrival to the first start
+        self.preemptions = 0
+        if wire.progress is not None:
+            self._resume(wire.progress)
         # Two marks keep the steady decode to one comparison each; they only say when to look closer.
         self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
         self.attention = 0  # update: number of tokens at which the request ends or fills a block
+
+    def _resume(self, progress: Progress) -> None:
+        """As after a preemption, though another engine did the work so far."""
+        self.tokens += progress.tokens
+        self.known = len(self.tokens)
+        self.scored = progress.scored
+        self.cached_tokens = progress.cached_tokens
+        self.queued_s = progress.queued_s
 
     @property
     def started(self) -> bool:

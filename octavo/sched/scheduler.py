@@ -9,7 +9,8 @@ past `max_tokens` or the context.
 
 Why some request always advances: `running` is sorted, later ones are preempted for the sake of earlier ones, and
 `add` refuses what would not fit alone. So the first running request gets a token in every plan, unless its last
-token is on the way already. If none runs, all blocks are free and the first waiting request starts.
+token is on the way already. If none runs, all blocks are free and the first waiting request starts. A policy may
+sort anew between plans, but each request loses its place so only a bounded number of times (sched/policies.py).
 """
 
 from collections import deque
@@ -25,13 +26,13 @@ from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
-from octavo.sched.gates import Gate, RowPool, standard_gates
+from octavo.sched.gates import Gate, RowGate, RowPool, standard_gates
 from octavo.sched.limits import Limits
-from octavo.sched.queue import order_of, waited_too_long
 from octavo.sched.request import Request
 from octavo.sched.update import Update
 
 MAX_SALT_CHARS = 1024  # it is hashed on the engine's thread
+_NONE: dict[str, float] = {}
 
 
 def given_salt(wire: EngineRequest) -> str:
@@ -58,7 +59,6 @@ class Scheduler:
         clock: Clock = SystemClock(),  # noqa: B008 - it has no state
     ) -> None:
         """`stepwise`: whether a request sits out while a token of it is in flight, since its next step needs it."""
-        order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
         self.board = Board(layout, limits, clock)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
@@ -79,8 +79,9 @@ class Scheduler:
     def add(self, wire: EngineRequest) -> None:
         """Take a request. UserError if it can never run, Overloaded if the line is full."""
         self._check(wire)
-        order = order_of(self._limits, wire.priority, self._arrivals)
-        self.board.waiting.check_room(len(wire.tokens))
+        order = self.board.waiting.order(wire.priority, self._arrivals)
+        if wire.progress is None:  # one that comes back had its place already
+            self.board.waiting.check_room(len(wire.tokens))
         self._arrivals += 1
         holding = self.board.kv.hold(self._salt(wire))
         request = Request(wire, order, holding, self._limits.max_model_len)
@@ -110,11 +111,11 @@ class Scheduler:
         late = self.board.overdue()
         for request in late:
             self.board.end(request)
-        return [refused(request.id, waited_too_long(request.max_wait_s)) for request in late]
+        return [refused(request.id, self.board.waiting.too_late(request.max_wait_s)) for request in late]
 
-    def stats(self) -> EngineStats:
-        """Gauges now, and counters since the beginning."""
-        return self.board.stats()
+    def stats(self, figures: dict[str, float] = _NONE) -> EngineStats:
+        """Gauges now, and counters since the beginning; `figures` are those of a feature."""
+        return self.board.stats(figures)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
@@ -135,6 +136,10 @@ class Scheduler:
             )
         if limits.vocab_size is not None and not 0 <= min(wire.tokens) <= max(wire.tokens) < limits.vocab_size:
             raise UserError(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
+        if wire.progress is not None and num_prompt + len(wire.progress.tokens) >= min(
+            num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len
+        ):
+            raise UserError("the request has all the tokens that it may have", param="max_tokens")
         if len(wire.cache_salt) > MAX_SALT_CHARS:
             raise UserError(f"cache_salt may have at most {MAX_SALT_CHARS} characters", param="cache_salt")
         # The last token is never computed.
@@ -160,8 +165,9 @@ class Scheduler:
         """The next step, or None if nothing can be computed now: no work, or all of it waits for results."""
         board = self.board
         draft = Draft()
-        for gate in self._gates:
-            gate.open(len(board.running))
+        self._open_gates()
+        if board.arrange(self._welcome):
+            self._open_gates()
         before = board.counters.preemptions
         self._plan_running(draft)
         if board.counters.preemptions == before:
@@ -173,6 +179,14 @@ class Scheduler:
         plan = draft.plan(self._step, board.rows.take_dropped())
         self._in_flight.append((plan, draft))
         return plan
+
+    def _open_gates(self) -> None:
+        for gate in self._gates:
+            gate.open(len(self.board.running))
+
+    def _welcome(self, request: Request) -> bool:
+        """Whether only rows and blocks may keep a waiting request from starting, which others could give up."""
+        return all(gate.allow(request, 1) for gate in self._gates if not isinstance(gate, RowGate))
 
     def _plan_running(self, draft: Draft) -> None:
         """Every running request gets a token at least, in order; the last ones may be preempted for the first."""
@@ -234,7 +248,7 @@ class Scheduler:
         """Start one, if the gates and the KV cache let it."""
         board = self.board
         kv = board.kv
-        spare = self._spare() if board.running else 0
+        spare = board.spare(len(board.running))
         if not self._allow(request, 1) or kv.pool.num_free < kv.num_groups + spare:
             return False
         match = kv.match(request.holding, request.tokens) if request.may_hit else kv.no_match()
@@ -248,12 +262,6 @@ class Scheduler:
         draft.add_row(request)
         self._compute(request, grant, draft)
         return True
-
-    def _spare(self) -> int:
-        """Blocks left free for those who run, so that a newcomer is not preempted at once: one a table, within a
-        twentieth of the cache."""
-        kv = self.board.kv
-        return min(len(self.board.running) * kv.num_groups, kv.num_blocks // 20)
 
     def _compute(self, request: Request, grant: Grant, draft: Draft) -> None:
         """Plan the granted tokens; the blocks they fill can be found from now on."""
@@ -291,18 +299,29 @@ class Scheduler:
         update.apply(draft, plan, result)
         return update.outputs
 
-    def fail(self, plans: Sequence[StepPlan], message: str) -> list[TokenOutput]:
-        """These steps failed, and with them all planned after the first of them.
+    def reached(self, plan: StepPlan) -> dict[str, int]:
+        """For a plan in flight: each request in it, and how many of its tokens are computed after it."""
+        for each, draft in self._in_flight:
+            if each.step == plan.step:
+                return {
+                    request.id: start + count
+                    for request, start, count in zip(draft.requests, plan.starts, plan.num_tokens)
+                }
+        return {}
 
-        Ends the requests that were in them with an error that says `message`, and forgets the blocks they filled.
-        All others go on.
+    def retreat(self, plans: Sequence[StepPlan]) -> None:
+        """These steps failed, and with them all planned after the first of them: it is as if they had never been.
+
+        All that run are put back to wait with the tokens that are known of them; the blocks that the failed steps
+        filled are forgotten.
         """
         first = min((plan.step for plan in plans), default=self._step + 1)
-        lost = [entry for entry in self._in_flight if entry[0].step >= first]
+        lost = [draft for plan, draft in self._in_flight if plan.step >= first]
         self._in_flight = deque(entry for entry in self._in_flight if entry[0].step < first)
-        requests: dict[str, Request] = {}
-        for _, draft in lost:
+        for draft in lost:
             self.board.kv.uncommit(draft.committed)
-            requests.update((request.id, request) for request in draft.requests)
-        alive = [request for id, request in requests.items() if self.board.requests.get(id) is request]
-        return self._end(alive, "error", message)
+            for request in draft.sampled:
+                request.known -= 1
+        for request in reversed(self.board.running.copy()):
+            self.board.preempt(request)
+        self.board.counters.failures += 1

@@ -65,6 +65,8 @@ class Update:
         if score is None and not request.may_hit:
             score = request.score(1, [])  # a prompt of one token, which no result speaks of
         error = BAD_LOGITS if finish == "error" else None
+        if error is not None:
+            self._board.counters.corrupted += 1
         if details is not None:
             details = details[: len(kept)]
         self.outputs.append(
@@ -78,6 +80,7 @@ class Update:
                 request.cached_tokens,
                 error,
                 queued_s=request.queued_s,
+                preemptions=request.preemptions,
             )
         )
         if finish is not None:

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -13,21 +12,29 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from octavo.base.errors import OctavoError
-from octavo.serve.auth import Guard
+from octavo.base.errors import OctavoError, UserError
+from octavo.base.log import REQUEST_ID
+from octavo.serve.auth import Guard, Scope
 from octavo.serve.calls import Call, Endpoint, Header, Reply, Service
 from octavo.serve.cors import Cors
+from octavo.serve.doors import DOOR
 from octavo.serve.errors import Envelope, failure, openai_envelope, send_failure
+from octavo.serve.journey import Journey
+from octavo.serve.quota import Meter
 from octavo.serve.table import ENDPOINTS
 
 log = logging.getLogger("octavo.serve")
 
+Routes = Sequence[tuple[Route, Endpoint]]
+INSIDE = frozenset({Scope.OPEN, Scope.METRICS, Scope.ADMIN})
+
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]+")
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _SECURITY = ((b"x-content-type-options", b"nosniff"),)
 
 
 class App:
-    """The ASGI application."""
+    """The ASGI application. Through the operator's door it answers what operators ask, and nothing else."""
 
     def __init__(self, service: Service, endpoints: Sequence[Endpoint] = ENDPOINTS) -> None:
         """Raises ConfigError for keys that would let anyone in."""
@@ -35,34 +42,52 @@ class App:
         service.endpoints = endpoints
         serve = service.config.serve
         self._max_id_chars = serve.limits.max_request_id_chars
-        self._guard = Guard(serve.api_key, serve.host, open_docs=serve.public_docs, origins=serve.allowed_origins)
+        self._guard = Guard(
+            service.keys,
+            serve.host,
+            insecure=serve.insecure,
+            open_docs=serve.public_docs,
+            origins=serve.allowed_origins,
+        )
         self._cors = Cors(self._guard.allows) if serve.allowed_origins else None
-        self._routes = [(self._route(endpoint), endpoint) for endpoint in endpoints]
+        routes = [(self._route(endpoint), endpoint) for endpoint in endpoints]
+        outside = frozenset(Scope) if serve.admin_port is None else frozenset(Scope) - {Scope.ADMIN}
+        self._outside = [entry for entry in routes if entry[1].scope in outside]
+        self._inside = [entry for entry in routes if entry[1].scope in INSIDE]
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        start = time.monotonic()
-        cors = self._cors.headers(scope) if self._cors else ()
+        journey = Journey()
+        inside = DOOR in scope.get("extensions", ())
+        allowed = None if inside else self._cors
+        cors = allowed.headers(scope) if allowed else ()
         answer = _Answer(send, _request_id(scope, self._max_id_chars), cors)
+        running = REQUEST_ID.set(answer.request_id)
         route, status = "other", 499  # 499: the client left before an answer began
+        meter: Meter | None = None
         envelope: Envelope = openai_envelope
         try:
-            if self._cors and self._cors.is_preflight(scope):
-                await _send_reply(answer.send, self._cors.preflight(self._methods(scope)), ())
+            if allowed and allowed.is_preflight(scope):
+                await _send_reply(answer.send, allowed.preflight(self._methods(scope)), ())
                 return
-            endpoint = self._match(scope)
+            endpoint = self._match(scope, self._inside if inside else self._outside)
             route, envelope = endpoint.path, endpoint.envelope
-            tenant = self._guard.check(endpoint.scope, scope)
+            caller = self._guard.check(endpoint.scope, scope, inside=inside)
+            meter = self.service.quotas.meter(caller)
+            journey.key = caller.tenant
             call = Call(
                 self.service,
                 scope,
                 receive,
                 answer.send,
                 answer.request_id,
-                tenant,
-                arrival=start,
-                owner=self._guard.owner(scope),
+                caller.tenant,
+                arrival=journey.arrival,
+                owner=caller.owner,
+                meter=meter,
+                timeout_s=_wanted_timeout(scope),
+                journey=journey,
             )
             reply = await endpoint.handler(call)
             if reply is not None:
@@ -70,20 +95,22 @@ class App:
         except ClientDisconnect:
             pass
         except Exception as exc:
-            await self._fail(answer, exc, envelope)
+            await self._fail(answer, exc, envelope, journey)
         finally:
-            status, seconds = answer.status or status, time.monotonic() - start
-            self.service.metrics.http(route, scope["method"], status, seconds)
-            log.debug("%s %d in %.3f s, request %s", route, status, seconds, answer.request_id)
+            if meter is not None:
+                meter.end()
+            self.service.recorder.over(scope, answer.request_id, route, answer.status or status, journey)
+            REQUEST_ID.reset(running)
 
     @staticmethod
     def _route(endpoint: Endpoint) -> Route:
         return Route(endpoint.path, endpoint=_unused, methods=list(endpoint.methods))
 
-    def _match(self, scope: AsgiScope) -> Endpoint:
+    @staticmethod
+    def _match(scope: AsgiScope, routes: "Routes") -> Endpoint:
         """The endpoint, its path parameters left in `scope`. HTTPException 404 or 405."""
         partial: Route | None = None
-        for route, endpoint in self._routes:
+        for route, endpoint in routes:
             match, child = route.matches(scope)
             if match is Match.FULL:
                 scope["path_params"] = child["path_params"]
@@ -99,14 +126,15 @@ class App:
         return sorted(
             {
                 method
-                for route, each in self._routes
+                for route, each in self._outside
                 if route.matches(scope)[0] is not Match.NONE
                 for method in each.methods
             }
         )
 
-    async def _fail(self, answer: "_Answer", exc: Exception, envelope: Envelope) -> None:
+    async def _fail(self, answer: "_Answer", exc: Exception, envelope: Envelope, journey: Journey) -> None:
         fail = failure(exc)
+        journey.code = fail.error.code or fail.error.type
         if isinstance(exc, OctavoError):  # the engine has logged its own faults
             log.debug("request %s: %s %s", answer.request_id, fail.status, fail.error.code)
         elif fail.status >= 500:
@@ -153,6 +181,18 @@ def _request_id(scope: AsgiScope, max_chars: int) -> str:
             if len(given) <= max_chars and _SAFE_ID.fullmatch(given):
                 return str(given)
     return uuid.uuid4().hex
+
+
+def _wanted_timeout(scope: AsgiScope) -> float | None:
+    """Seconds from ``X-Request-Timeout``. The ``x-stainless-timeout`` of OpenAI's client is passed over: it says how
+    long that client will wait for bytes, and the client leaves by itself when it has waited so long."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-timeout":
+            text = value.decode("latin-1").strip()
+            if not _SECONDS.fullmatch(text) or float(text) <= 0:
+                raise UserError("X-Request-Timeout is a number of seconds above 0.", param="X-Request-Timeout")
+            return float(text)
+    return None
 
 
 async def _unused(_: Any) -> Any:

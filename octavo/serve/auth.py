@@ -1,82 +1,102 @@
 """Who may call what. Deny by default: a route without a scope cannot be made.
 
 Keys come as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``. With keys set, every route but the open ones needs
-one. Without keys the server trusts who can reach it, so it defends the browser of the person it runs for:
-on a loopback address the Host header must be a loopback name (a web page cannot reach it through DNS rebinding), and
-an Origin of another web site is refused always.
+one with the route's scope. Without keys the server trusts who can reach it, so it must listen on loopback, and it
+defends the browser of the person it runs for: the Host header must be a loopback name (a web page cannot reach it
+through DNS rebinding), and an Origin of another web site is refused always.
 """
 
-import enum
-import hashlib
-import hmac
 import ipaddress
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from starlette.types import Scope as AsgiScope
 
 from octavo.base.errors import ConfigError, UserError
 from octavo.serve.errors import Forbidden, Unauthorized
+from octavo.serve.keyfile import UNLIMITED, KeyLimits, Scope, digest_of
+from octavo.serve.keys import KeyRing
+
+__all__ = ["NOBODY", "Caller", "Guard", "Scope", "is_loopback"]
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Scope(enum.Enum):
-    """What a route asks of its caller."""
+@dataclass(frozen=True)
+class Caller:
+    """Who a request comes from."""
 
-    OPEN = "open"  # probes and the page: say nothing about the model or its users
-    USE = "use"  # inference, its tools, and the server's own figures: any valid key
-    DOCS = "docs"  # the description of the API: like USE, unless the operator opens it
+    tenant: str = ""  # for caches, shares and counts; empty when there is nobody to be kept apart from
+    owner: str = ""  # whose stored things it may see; empty where no keys are set
+    limits: KeyLimits = UNLIMITED
+
+
+NOBODY = Caller()
 
 
 class Guard:
     """Checks one request against the keys and against other web sites."""
 
-    def __init__(self, keys: Sequence[str], host: str, *, open_docs: bool = False, origins: Sequence[str] = ()) -> None:
-        """`origins`: other web sites that may call all the same; ``*`` is any."""
-        if not all(key.strip() == key and key for key in keys):
-            raise ConfigError("an --api-key is empty or has blanks round it; such a key would let anyone in")
-        self._digests = [_digest(key.encode()) for key in keys]
+    def __init__(
+        self,
+        keys: KeyRing,
+        host: str,
+        *,
+        insecure: bool = False,
+        open_docs: bool = False,
+        origins: Sequence[str] = (),
+    ) -> None:
+        """`origins`: other web sites that may call all the same; ``*`` is any.
+
+        ConfigError for an address that others can reach while nobody needs a key, unless that is said to be wanted.
+        """
+        self._keys = keys
         self._loopback = is_loopback(host)
+        if not (keys.active or self._loopback or insecure):
+            raise ConfigError(
+                f"--host {host[:80]} lets others in without a key: give --api-key or --api-key-file, or --insecure"
+            )
         self._host = host.lower()
         self._open_docs = open_docs
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
-    def check(self, needs: Scope, request: AsgiScope) -> str:
-        """The tenant: a stable name for the key used, empty when keys are off or there is but one."""
+    def check(self, needs: Scope, request: AsgiScope, *, inside: bool = False) -> Caller:
+        """The caller. Unauthorized without a valid key, Forbidden for one that lacks the scope, or another web site.
+
+        `inside`: the request came through the operator's own loopback port, where being there is enough.
+        """
         headers = request["headers"]
         host = _host_header(headers)
-        if needs is Scope.OPEN or (needs is Scope.DOCS and self._open_docs):
-            return ""
-        if self._digests:
-            tenant = self._tenant(headers)
+        if needs in (Scope.OPEN, Scope.PAGE) or (needs is Scope.DOCS and self._open_docs):
+            return NOBODY
+        if self._keys.active and not inside:
+            caller = self._caller(needs, headers)
         else:
-            tenant = ""
-            self._check_host(host)
-        if not self.allows(_origin(headers)):
+            caller = NOBODY
+            self._check_host(host, inside=inside)
+            if needs is Scope.ADMIN and not (inside or self._loopback):
+                raise Forbidden("This needs a key with the scope admin, or --admin-port.", code="scope_missing")
+        # Where being there is enough to administer, no web site is let in, whatever the operator has named.
+        bare = inside or (needs is Scope.ADMIN and caller is NOBODY)
+        if bare or not self.allows(_origin(headers)):
             _check_origin(headers, host)
-        return tenant
-
-    def owner(self, request: AsgiScope) -> str:
-        """Whose stored things a request may see: a digest of its key, empty where no keys are set."""
-        return _given_key(request["headers"]).hex()[:32] if self._digests else ""
+        return caller
 
     def allows(self, origin: str) -> bool:
         """Whether another web site may call: only what the operator has named."""
         return bool(origin) and ("*" in self._origins or origin.lower() in self._origins)
 
-    def _tenant(self, headers: Headers) -> str:
-        given = _given_key(headers)
-        found = -1
-        for index, digest in enumerate(self._digests):  # no early exit: the time must not tell which key is near
-            if hmac.compare_digest(digest, given):
-                found = index
-        if found < 0:
+    def _caller(self, needs: Scope, headers: Headers) -> Caller:
+        key = self._keys.find(_given_key(headers))
+        if key is None:
             raise Unauthorized("A valid API key is needed: Authorization: Bearer KEY.")
-        return self._digests[found].hex()[:16] if len(self._digests) > 1 else ""
+        if needs is not Scope.DOCS and needs not in key.scopes:
+            raise Forbidden(f"This key does not have the scope {needs.value}.", code="scope_missing")
+        return Caller(key.tenant if self._keys.many else "", key.owner, key.limits)
 
-    def _check_host(self, host: str) -> None:
+    def _check_host(self, host: str, *, inside: bool) -> None:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if self._loopback and host and not (is_loopback(name) or name == self._host):
+        if (self._loopback or inside) and host and not (is_loopback(name) or (name == self._host and not inside)):
             raise Forbidden("This server answers to loopback host names only.", code="host_refused")
 
 
@@ -100,10 +120,10 @@ def _given_key(headers: Headers) -> bytes:
     if bearer:
         scheme, _, key = bearer[0].partition(b" ")
         if scheme.lower() == b"bearer":
-            return _digest(key.strip())
+            return digest_of(key.strip())
     if plain:
-        return _digest(plain[0].strip())
-    return _digest(b"")
+        return digest_of(plain[0].strip())
+    return digest_of(b"")
 
 
 def _host_header(headers: Headers) -> str:
@@ -133,7 +153,3 @@ def _check_origin(headers: Headers, host: str) -> None:
     scheme, _, authority = origin.partition("://")
     if origin == "null" or (scheme in {"http", "https"} and authority != host):
         raise Forbidden("Requests from other web sites are refused.", code="origin_refused")
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

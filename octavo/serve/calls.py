@@ -15,14 +15,21 @@ from starlette.types import Receive, Scope, Send
 from octavo.base.config import LimitsConfig, OctavoConfig
 from octavo.base.errors import EngineError, NotFound, Unavailable
 from octavo.base.wire import EngineStats
+from octavo.engine.life import Survival
 from octavo.serve.auth import Scope as Access
 from octavo.serve.decode import Schema
 from octavo.serve.errors import Envelope, openai_envelope
+from octavo.serve.facts import build_facts, cache_facts
 from octavo.serve.generate import Engine
 from octavo.serve.jobs import Jobs
+from octavo.serve.journey import Journey
+from octavo.serve.keys import KeyRing
 from octavo.serve.limits import SMALL_BODY, Limits
 from octavo.serve.metrics import Metrics
+from octavo.serve.quota import Meter, Quotas
+from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
+from octavo.serve.survival import SurvivalCollector
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -41,6 +48,7 @@ class Backend:
 
     engine: Engine
     text: TextProcessor
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the start, the engine's beside
 
 
 class Service:
@@ -50,11 +58,16 @@ class Service:
         self.config = config
         self.limits = limits
         self.started_s = int(time.time())
+        self._begin = time.monotonic()
         self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
-        self.metrics = Metrics(self.names[0], self.stats)
+        self.metrics = Metrics(self.names[0], self.stats, compat=config.serve.metrics_compat == "vllm")
+        self.recorder = Recorder(self.metrics, config.serve)
+        self.metrics.registry.register(SurvivalCollector(self.names[0], self.survival))
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
+        self.keys = KeyRing(config.serve.api_key, config.serve.api_key_file)
+        self.quotas = Quotas()
         self.stores = Stores(config.serve)
         self.batch_slots = asyncio.Semaphore(config.serve.batch_concurrency)
         self._backend: Backend | None = None
@@ -63,6 +76,9 @@ class Service:
     def attach(self, backend: Backend) -> None:
         """From here on requests are served."""
         self._backend = backend
+        backend.engine.on_step = self.metrics.step
+        phases = {**backend.phases, **backend.engine.ready.phases, "total": round(time.monotonic() - self._begin, 3)}
+        self.metrics.started(phases, cache_facts(self.config.engine, backend.engine.ready), build_facts())
 
     @property
     def backend(self) -> Backend:
@@ -75,14 +91,43 @@ class Service:
         return self._backend
 
     @property
+    def still_s(self) -> float:
+        """Seconds for which the engine has had work and done no step."""
+        return self._backend.engine.still_s if self._backend else 0.0
+
+    @property
     def moving(self) -> bool:
         """False while the engine has work and has done no step for a long time."""
-        return self._backend is None or self._backend.engine.still_s < STILL_S
+        return self.still_s < STILL_S
+
+    @property
+    def loading(self) -> bool:
+        """Whether there is no model yet."""
+        return self._backend is None
+
+    @property
+    def restarting(self) -> bool:
+        """Whether requests wait for the engine's next process."""
+        return self._backend is not None and self._backend.engine.restarting
+
+    @property
+    def cause_of_death(self) -> str | None:
+        """Why the engine is gone for good; None while it is not."""
+        try:
+            if self._backend is not None:
+                self._backend.engine.check()
+        except EngineError as error:
+            return str(error)
+        return None
 
     @property
     def alive(self) -> bool:
         """False only when the engine is gone for good."""
-        return self._backend is None or _alive(self._backend.engine)
+        return self.cause_of_death is None
+
+    def survival(self) -> Survival:
+        """What the engine has lived through."""
+        return self._backend.engine.survival if self._backend else Survival()
 
     def stats(self) -> EngineStats:
         """The engine's figures; zeros while there is none."""
@@ -90,7 +135,7 @@ class Service:
 
     def tenant_of(self, owner: str) -> str:
         """The tenant of an owner of stored things, for work that goes on without a request."""
-        return owner[:16] if len(self.config.serve.api_key) > 1 else ""
+        return self.keys.tenant_of(owner)
 
     def check_model(self, name: str | None) -> str:
         """The name to report. NotFound for a model that is not served here."""
@@ -117,7 +162,8 @@ class Service:
         await self.jobs.end()
 
     def close(self) -> None:
-        """Lets the threads and the stores go."""
+        """Lets the threads, the stores and the traces go."""
+        self.recorder.close()
         self.stores.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -137,19 +183,35 @@ class Call:
     body_bytes: int = 0
     owner: str = ""  # whose stored things it may see
     background: bool = False  # nobody waits for it: it yields to all others
+    journey: Journey = field(default_factory=Journey)  # shared by all that one HTTP request calls on the way
+    meter: Meter = field(default_factory=Meter)  # of the caller's key
+    timeout_s: float | None = None  # what the caller gives it
 
     @property
     def limits(self) -> LimitsConfig:
         """What one request may hold."""
         return self.service.config.serve.limits
 
+    @property
+    def time_limit_s(self) -> float:
+        """Seconds from its arrival after which it ends."""
+        most = self.service.config.serve.request_timeout
+        return most if self.timeout_s is None else min(self.timeout_s, most)
+
     async def read(self, schema: Schema[T]) -> tuple[T, dict[str, msgspec.Raw]]:
         """The checked body and the fields it has beyond the schema."""
         body = await self.service.limits.read_body(self.scope, self.receive)
         self.body_bytes = len(body)
+        self.journey.read = time.monotonic()
         if len(body) <= SMALL_BODY:
             return schema.decode(body, self.limits)
         return await self.service.off_loop(len(body), schema.decode, body, self.limits)
+
+    def prepared(self, model: str) -> None:
+        """Its prompt is made of tokens now, for the model of that name."""
+        journey, now = self.journey, time.monotonic()
+        journey.model, journey.prepared = model, now
+        self.service.metrics.tokenize.observe(now - (journey.read or journey.arrival))
 
 
 @dataclass(frozen=True)
@@ -176,6 +238,10 @@ class Endpoint:
     body: type[Struct] | None = None  # of a JSON request, for the API's description
     envelope: Envelope = openai_envelope
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.scope, Access):
+            raise TypeError(f"{self.path} does not say who may call it")
+
 
 def json_reply(value: object, status: int = 200) -> Reply:
     """`value` as a JSON answer."""
@@ -188,11 +254,3 @@ def _public_name(model: str) -> str:
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
         name = name.rsplit("/", 1)[-1].removesuffix(".gguf")
     return name or "model"
-
-
-def _alive(engine: Engine) -> bool:
-    try:
-        engine.check()
-    except EngineError:
-        return False
-    return True

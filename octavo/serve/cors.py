@@ -14,11 +14,15 @@ from octavo.serve.calls import Header, Reply
 ALLOWED_HEADERS = (
     b"authorization, content-type, accept, x-api-key, x-request-id, anthropic-version, anthropic-beta, "
     b"anthropic-dangerous-direct-browser-access, openai-organization, openai-project, openai-beta, idempotency-key, "
+    b"x-request-timeout, "
     b"x-stainless-arch, x-stainless-lang, x-stainless-os, x-stainless-package-version, x-stainless-retry-count, "
     b"x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, x-stainless-helper-method, "
     b"x-stainless-poll-helper, x-stainless-custom-poll-interval, x-stainless-helper"
 )
-EXPOSED_HEADERS = b"x-request-id, x-octavo-ignored, retry-after"
+EXPOSED_HEADERS = (
+    b"x-request-id, x-octavo-ignored, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+    b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+)
 MAX_AGE_S = b"600"
 
 

@@ -47,7 +47,7 @@ _OTHER_BODIES: dict[tuple[str, str], dict[str, Any]] = {
 
 async def openapi(call: Call) -> Reply:
     """The OpenAPI 3.1 description of every route."""
-    return json_reply(describe(call.service.endpoints, keyed=bool(call.service.config.serve.api_key)))
+    return json_reply(describe(call.service.endpoints, keyed=call.service.keys.active))
 
 
 async def page(call: Call) -> Reply:  # noqa: ARG001 - one signature for all handlers
@@ -115,7 +115,7 @@ def _operation(endpoint: Endpoint, path: str, method: str, keyed: bool) -> dict[
         found["requestBody"] = {"required": True, "content": _json(reference)}
     elif (path, method) in _OTHER_BODIES:
         found["requestBody"] = {"required": True, "content": _OTHER_BODIES[path, method]}
-    if keyed and endpoint.scope is not Scope.OPEN:
+    if keyed and endpoint.scope not in (Scope.OPEN, Scope.PAGE):
         found["security"] = [{"key": []}, {"x-api-key": []}]
     return found
 

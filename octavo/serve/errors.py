@@ -44,10 +44,19 @@ class TooSlow(UserError):
 
 
 class DeadlineExceeded(UserError):
-    """The request ran longer than the server allows; the same one again would do so too."""
+    """The request ran longer than it or the server allows; the same one again would do so too."""
 
-    status = 408
+    status = 504
     kind = "timeout_error"
+
+
+class RateLimited(Overloaded):
+    """This key has had its share of the minute, or has too many requests open; others may be served."""
+
+    def __init__(self, message: str, retry_after_s: float, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.code = "rate_limit_exceeded"
+        self.headers = headers
 
 
 class WrongType(UserError):
@@ -100,13 +109,17 @@ def failure(exc: BaseException) -> Failure:
     return Failure(500, ErrorDetail(INTERNAL_TEXT, "internal_error", None, "internal_error"))
 
 
-def from_status(status: int, message: str, param: str | None = None, code: str | None = None) -> OctavoError:
-    """The exception for an error the engine reports by status, catalogue text, field and short word."""
+def from_status(
+    status: int, message: str, param: str | None = None, code: str | None = None, retry_after_s: float = 0.0
+) -> OctavoError:
+    """The exception for an error the engine reports by status, catalogue text, field, short word and time to wait."""
     kind = _STATUS_KINDS.get(status)
     if kind is None and not 400 <= status < 500:
         return OctavoError(message)
     error = (kind or UserError)(message)
     error.param, error.code = param, code or error.code
+    if retry_after_s and isinstance(error, Overloaded | Unavailable):
+        error.retry_after_s = retry_after_s
     return error
 
 
@@ -160,7 +173,7 @@ def _from_http(exc: HTTPException) -> Failure:
 def _headers(exc: UserError) -> tuple[tuple[bytes, bytes], ...]:
     wait: Any = getattr(exc, "retry_after_s", None)
     if wait is not None:
-        return ((b"retry-after", str(max(1, math.ceil(wait))).encode()),)
+        return ((b"retry-after", str(max(1, math.ceil(wait))).encode()), *getattr(exc, "headers", ()))
     if isinstance(exc, Unauthorized):
         return ((b"www-authenticate", b"Bearer"),)
     if isinstance(exc, DeadlineExceeded):

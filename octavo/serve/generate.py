@@ -6,18 +6,20 @@ endpoint makes one send of them.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from octavo.base.errors import OctavoError, Unavailable
 from octavo.base.wire import EngineRequest, EngineStats, Ready, TokenOutput
+from octavo.engine.life import Survival
 from octavo.serve.errors import DeadlineExceeded, from_status
-from octavo.serve.metrics import Metrics, Timer
+from octavo.serve.journey import Journey, Timer
+from octavo.serve.metrics import Metrics
 from octavo.text.collect import Collector, TextDelta
 
 
@@ -34,6 +36,8 @@ class OutputStream(Protocol):
 class Engine(Protocol):
     """What the server needs of an engine client; EngineClient and FakeEngine have it."""
 
+    on_step: Callable[[EngineStats], None]  # told the figures of each step
+
     @property
     def ready(self) -> Ready:
         """What start-up settled."""
@@ -49,8 +53,22 @@ class Engine(Protocol):
         """Seconds for which it has had work and done no step."""
         ...
 
+    @property
+    def restarting(self) -> bool:
+        """Whether requests wait for its next process."""
+        ...
+
+    @property
+    def survival(self) -> Survival:
+        """What it has lived through."""
+        ...
+
     def submit(self, request: EngineRequest) -> OutputStream:
         """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
+        ...
+
+    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+        """Calls a command of engine/control.py. Raises EngineError with its message."""
         ...
 
     def check(self) -> None:
@@ -74,16 +92,27 @@ class Generation:
     """The sequences of one HTTP request. Use as ``async with``; leaving it ends whatever still runs."""
 
     def __init__(
-        self, engine: Engine, metrics: Metrics, sequences: Sequence[tuple[EngineRequest, Collector]], arrival: float
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        sequences: Sequence[tuple[EngineRequest, Collector]],
+        journey: Journey,
+        n: int = 1,
     ) -> None:
-        """`arrival`: monotonic seconds when the HTTP request came."""
+        """`n`: choices a prompt."""
         self._engine = engine
+        self._metrics = metrics
         self._sequences = sequences
-        self._timers = [Timer(metrics, arrival, len(request.tokens)) for request, _ in sequences]
+        self._journey = journey
+        self._n = n
+        usages = metrics.usages(journey.key, journey.adapter)
+        self._timers = [Timer(metrics, journey, usages, len(request.tokens)) for request, _ in sequences]
         self._streams: list[OutputStream] = []
         self._pumps: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Generation":
+        self._journey.enter([request for request, _ in self._sequences])
+        self._metrics.asked(self._n, self._sequences[0][0].sampling.max_tokens)
         try:
             for request, _ in self._sequences:
                 self._streams.append(self._engine.submit(request))
@@ -139,19 +168,19 @@ class Generation:
     async def _take(self, index: int, output: TokenOutput) -> Piece:
         if output.finish == "error":
             message = output.error or "The engine could not finish this request."
-            raise from_status(output.error_code, message, output.error_param, output.error_name)
+            raise from_status(output.error_code, message, output.error_param, output.error_name, output.retry_after_s)
         if output.finish == "abort":
             raise Unavailable("The server ended this request.")
         now, timer = time.monotonic(), self._timers[index]
         if output.tokens:
-            timer.tokens(len(output.tokens), output.cached_tokens, output.queued_s, now)
+            timer.feed(output, now)
         request, collector = self._sequences[index]
         if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
             delta = await asyncio.to_thread(collector.feed, output)  # names a token for each rank of each position
         else:
             delta = collector.feed(output)
         if delta.finish_reason is not None:
-            timer.finish(delta.finish_reason, now)
+            timer.finish(delta.finish_reason, now, output.preemptions)
             if delta.needs_abort:
                 self._streams[index].close()
         return Piece(index, delta)
@@ -165,6 +194,9 @@ class Generation:
         now = time.monotonic()
         for timer in self._timers:
             timer.finish(reason, now)
+        longest = max(timer.tokens for timer in self._timers)
+        if longest:
+            self._metrics.longest_output.observe(longest)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
-"""uvicorn's httptools protocol with bounds on what comes before the body: size, count and time.
+"""uvicorn's httptools protocol with bounds on what comes before the body, on those who do not read, on how many come.
 
-uvicorn bounds neither headers nor the wait for them when it parses with httptools, so this class does.
+uvicorn bounds neither headers nor the wait for them when it parses with httptools, nor the time for which a client may
+leave an answer unread, so this class does.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from uvicorn.server import ServerState
 
 from octavo.base.config import LimitsConfig
 from octavo.base.errors import UserError
+from octavo.serve.connections import Connections
+from octavo.serve.doors import DOOR
 from octavo.serve.errors import failure
 
 CONNECTION = "octavo.connection"  # key in scope["extensions"]: `abort()` without flushing, and `paused()`
@@ -26,6 +29,7 @@ class _Refused(UserError):
 _TOO_LONG_URL = (414, "The URL is too long.", "uri_too_long")
 _TOO_BIG_HEAD = (431, "The request headers are too large.", "headers_too_large")
 _SLOW_HEAD = (408, "The request headers took too long.", "request_timeout")
+_TOO_MANY = (503, "The server has too many connections.", "too_many_connections")
 _MALFORMED = (400, "This is not a valid HTTP request.", "bad_request")
 
 
@@ -33,6 +37,8 @@ class BoundedHttp(HttpToolsProtocol):
     """One connection. A head that is too big or too slow is answered and closed before any handler runs."""
 
     bounds = LimitsConfig()
+    book = Connections(bounds)
+    inside = False  # the operator's door, which is never full
 
     def __init__(
         self,
@@ -46,14 +52,44 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._refusal = _MALFORMED
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        if not self.inside and not self.book.enter(self, self._address):
+            self._refuse(*_TOO_MANY)
+            self._watch_unread()
+            return
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._all_read()
+        self.book.leave(self, self._address)
         super().connection_lost(exc)
+
+    def leave(self) -> None:
+        """Make room for another connection: this one has nothing to do."""
+        self.transport.close()
+        self._watch_unread()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._all_read()  # an older wait for a smaller rest
+        self._watch_unread()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._all_read()
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self.book.idle(self)
+        if self.transport.get_write_buffer_size():
+            self._watch_unread()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -65,6 +101,8 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": self._write_paused}}
+        if self.inside:
+            self.scope["extensions"][DOOR] = {}
         self._in_head = True
         self._arm()
 
@@ -84,6 +122,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         if sum(len(name) + len(value) for name, value in self.headers) > self.bounds.max_header_bytes:
             self._raise(_TOO_BIG_HEAD)
+        self.book.busy(self)
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
@@ -96,13 +135,31 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str, code: str) -> None:
         body = failure(_Refused(status, message, code)).body
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        later = b"retry-after: 1\r\n" if status == 503 else b""
+        head = later + b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self._disarm()
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.abort()  # an answer is under way; a second one would land inside it
             return
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+    def _watch_unread(self) -> None:
+        """From now on the client has `send_timeout` to read what waits for it."""
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.bounds.send_timeout, self._still_unread)
+
+    def _all_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _still_unread(self) -> None:
+        self._unread = None
+        if self.flow.write_paused or (self.transport.is_closing() and self.transport.get_write_buffer_size()):
+            self.transport.abort()
+        elif self.transport.get_write_buffer_size():
+            self._watch_unread()
 
     def _write_paused(self) -> bool:
         return self.flow.write_paused
@@ -125,6 +182,6 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
 
-def bounded_by(bounds: LimitsConfig) -> type[BoundedHttp]:
+def bounded_by(bounds: LimitsConfig, book: Connections, *, inside: bool = False) -> type[BoundedHttp]:
     """The protocol with these limits; uvicorn makes one object a connection from the class it is given."""
-    return type("BoundedHttp", (BoundedHttp,), {"bounds": bounds})
+    return type("BoundedHttp", (BoundedHttp,), {"bounds": bounds, "book": book, "inside": inside})

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive
 
 from octavo.base.errors import OctavoError, Unavailable
 from octavo.serve.calls import Call, Handler, Reply
-from octavo.serve.errors import ErrorDetail, failure, from_status
+from octavo.serve.errors import DeadlineExceeded, ErrorDetail, failure, from_status
 
 _SCOPE = {
     "type": "http",
@@ -96,7 +96,9 @@ async def ask(outer: Call, handler: Handler, body: dict[str, Any]) -> Any:
 
 def raised(error: ErrorDetail) -> OctavoError:
     """The exception for an error that came as an event."""
-    status = {"rate_limit_error": 429, "service_unavailable_error": 503, "timeout_error": 408}.get(error.type, 500)
+    if error.type == DeadlineExceeded.kind:
+        return DeadlineExceeded(error.message, code=error.code)
+    status = {"rate_limit_error": 429, "service_unavailable_error": 503}.get(error.type, 500)
     return from_status(status, error.message)
 
 

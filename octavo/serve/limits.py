@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from octavo.base.clock import SystemClock
 from octavo.base.config import ServeConfig
 from octavo.base.errors import Overloaded, TooLarge, UserError
+from octavo.base.rate import ROOM_SHARE, Rate
 from octavo.serve.errors import TooSlow, WrongType
 
 BODY_GRACE_S = 10.0  # a body may take this long, plus its size at the least rate
@@ -27,11 +29,16 @@ class Limits:
         self._min_rate = serve.limits.min_body_rate
         self._body_budget = max(256 << 20, 4 * serve.max_body_bytes)
         self._body_bytes = 0
+        self._ends = Rate(SystemClock())
 
     def check_room(self) -> None:
         """Overloaded when nothing more would be admitted: asked before a prompt is tokenized."""
         if self.open >= self.max_open:
-            raise Overloaded("The server is full. Try again later.")
+            raise self._full()
+
+    def _full(self) -> Overloaded:
+        wait_s = self._ends.wait_s(ROOM_SHARE * self.open)
+        return Overloaded("The server is full. Try again later.", retry_after_s=wait_s)
 
     @contextmanager
     def held(self, size: int) -> Iterator[None]:
@@ -51,12 +58,13 @@ class Limits:
     def admitted(self, count: int) -> Iterator[None]:
         """Holds `count` sequences of room. Overloaded when the server has enough to do."""
         if self.open + count > self.max_open:
-            raise Overloaded("The server is full. Try again later.")
+            raise self._full()
         self.open += count
         try:
             yield
         finally:
             self.open -= count
+            self._ends.note(count)
 
     async def read_body(self, scope: Scope, receive: Receive) -> bytes:
         """The JSON body. TooLarge while reading, TooSlow by total time or by silence, WrongType by its header."""

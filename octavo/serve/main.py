@@ -16,7 +16,9 @@ from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.serve.app import App
 from octavo.serve.batches.runner import resume
 from octavo.serve.calls import Backend, Service
+from octavo.serve.doors import bind, url_of
 from octavo.serve.limits import Limits
+from octavo.serve.pulse import beat
 from octavo.serve.server import HttpServer
 
 Launcher = Callable[[OctavoConfig], Awaitable[Backend]]
@@ -55,33 +57,6 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket's address taken. ConfigError in one line when it cannot be had."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        raise ConfigError(f"--host {host[:80]}: no such address") from None
-    family, kind, protocol, _, address = found[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen()  # a second server could bind an address that nobody listens on yet
-    except OSError as exc:
-        sock.close()
-        reason = exc.strerror or "cannot be used"
-        raise ConfigError(f"cannot listen on {host[:80]} port {port}: {reason.lower()}; try another --port") from None
-    sock.setblocking(False)
-    return sock
-
-
-def url_of(sock: socket.socket, host: str) -> str:
-    """Where a browser on this machine, or one that knows `host`, finds the server."""
-    port = sock.getsockname()[1]
-    shown = "127.0.0.1" if host in {"0.0.0.0", "::", ""} else host
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-
-
 async def _launch(config: OctavoConfig) -> Backend:
     from octavo.serve.start import launch  # the engine's side is not needed to take the port
 
@@ -90,13 +65,14 @@ async def _launch(config: OctavoConfig) -> Backend:
 
 async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
     service, begin = app.service, time.monotonic()
-    url = url_of(sock, service.config.serve.host)
+    url = url_of(sock, service.config.serve.host, "https" if service.config.serve.ssl_certfile else "http")
 
     def drain() -> None:
         service.draining = True
 
     server = HttpServer(app, drain)
     http = asyncio.create_task(server.serve(sockets=[sock]))
+    pulse = asyncio.create_task(beat(service))
     start = asyncio.ensure_future(launcher(service.config))
     backend: Backend | None = None
     failed = False
@@ -116,6 +92,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
     finally:
         server.stop()
         await _settle(http, start)
+        pulse.cancel()
         await service.end()
         if backend is not None:
             await backend.engine.close()
@@ -129,8 +106,9 @@ async def _until_end(service: Service, http: asyncio.Task[None]) -> bool:
     """True when the server ended by itself, False when the engine died under it."""
     while not http.done():
         await asyncio.wait({http}, timeout=WATCH_S)
-        if not service.alive and not http.done():
-            print("octavo: the engine has stopped; see the lines above", file=sys.stderr, flush=True)
+        cause = service.cause_of_death
+        if cause is not None and not http.done():
+            print(f"octavo: the engine has stopped for good: {cause}", file=sys.stderr, flush=True)
             return False
     http.result()
     return True

@@ -1,56 +1,89 @@
-"""Prometheus metrics under the names vLLM's users know, with ``octavo:`` in front. The code bounds all label sets."""
+"""What ``/metrics`` says: vLLM's names and meanings with ``octavo:`` in front, and what vLLM does not measure.
 
-from collections.abc import Callable, Iterable
-from typing import Any
+Nothing a client sends becomes a label, except as one of a bounded set of names the operator has given.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from octavo.base.wire import FINISH_REASONS, EngineStats
+from octavo.serve.series import OTHER, Count, Counts, Gauges, Info, Page, Reading, Tallies, Tally, Totals
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+MAX_USAGES = 100  # keys, and adapters, that are counted by name; the rest together as "other"
+WHOLE = frozenset({"stop", "length"})  # ends after which a sequence has its full length
 
-# vLLM's buckets, so that dashboards made for it fit.
-_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
-_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-_E2E = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+# vLLM's bounds, so that dashboards made for it fit; finer ones before them where a small model is faster.
+_STEP = (
+    *(0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+_TTFT = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_PHASE = (
+    *(0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60),
+    *(120, 240, 480, 960, 1920, 7680),
+)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000, 1_000_000)
+_CHOICES = (1, 2, 5, 10, 20)
+_PREEMPTIONS = (0, 1, 2, 5, 10)
+_SHORT = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+
+FIGURES = {
+    "grammar_compile_seconds": "Waited for constraints to be compiled.",
+    "grammar_compiles": "Constraints that had to be compiled.",
+    "grammar_cache_hits": "Constraints that were known already.",
+    "grammar_mask_seconds": "Spent on filling masks of allowed tokens, beside the device's work.",
+}
+"""Counters that features of the engine keep (EngineStats.figures)."""
+
+
+class Usage(NamedTuple):
+    """The counts of one key or one adapter."""
+
+    prompt_tokens: Count
+    cached_tokens: Count
+    generation_tokens: Count
+    ttft: Tally
+    e2e: Tally
+    requests: dict[str, Count]  # by finish reason
 
 
 class Metrics:
-    """All series of one server, in a registry of its own. `model` is the first served name."""
+    """All series of one server. `model` is its first served name."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats]) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(_EngineCollector(model, stats))
-        self.prompt_tokens = self._counter(model, "prompt_tokens", "Prompt tokens of requests that began to answer.")
-        self.cached_tokens = self._counter(model, "prompt_tokens_cached", "Those found in the prefix cache.")
-        self.generation_tokens = self._counter(model, "generation_tokens", "Tokens generated.")
-        self.ttft = self._histogram(model, "time_to_first_token_seconds", "Arrival to first token.", _TTFT)
-        self.queued = self._histogram(model, "request_queue_time_seconds", "Waiting for the first step.", _E2E)
-        self.itl = self._histogram(model, "inter_token_latency_seconds", "Time between two tokens.", _ITL)
-        self.e2e = self._histogram(model, "e2e_request_latency_seconds", "Arrival to last token.", _E2E)
-        self.request_prompt = self._histogram(model, "request_prompt_tokens", "Prompt tokens a request.", _TOKENS)
-        self.request_output = self._histogram(model, "request_generation_tokens", "Tokens a request.", _TOKENS)
-        success = Counter(
-            "octavo:request_success", "Sequences ended.", ["model_name", "finished_reason"], registry=self.registry
-        )
-        self._finished = {reason: success.labels(model, reason) for reason in FINISH_REASONS}
-        self._http = Counter(
-            "octavo:http_requests",
-            "HTTP requests by known route.",
-            ["route", "method", "status"],
-            registry=self.registry,
-        )
-        self._http_time = Histogram(
-            "octavo:http_request_duration_seconds",
-            "Until the last byte.",
-            ["route"],
-            buckets=_E2E,
-            registry=self.registry,
-        )
+    def __init__(self, model: str, stats: Callable[[], EngineStats], *, compat: bool = False) -> None:
+        self._stats = stats
+        self._page = Page(model, compat=compat)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self._page)
+        ProcessCollector(registry=self.registry)
+        self.phases: dict[str, float] = {}  # seconds of each phase of the start
+        self._cache: dict[str, str] = {}
+        self._build: dict[str, str] = {}
+        self._computed = 0
+        self._made = 0
+        self._engine_families()
+        self._token_families()
+        self._time_families()
+        self._server_families()
+        self._usages = {name: _Split(self._page, name) for name in ("key", "adapter")}
+
+    # --- what the server tells it
+
+    def usages(self, key: str, adapter: str = "") -> tuple[Usage, ...]:
+        """Where the use of one request is counted beside the totals: its key's name, its adapter's; "" is none."""
+        return tuple(self._usages[name].of(value) for name, value in (("key", key), ("adapter", adapter)) if value)
+
+    def asked(self, n: int, max_tokens: int) -> None:
+        """A request for `n` choices of at most `max_tokens` tokens each went to the engine."""
+        self.params_n.observe(n)
+        self.params_max_tokens.observe(max_tokens)
 
     def finished(self, reason: str) -> None:
         """Counts the one end of a sequence; anything unknown is an error."""
@@ -58,87 +91,172 @@ class Metrics:
 
     def http(self, route: str, method: str, status: int, seconds: float) -> None:
         """Counts one HTTP answer; `route` is a path of the route table or "other"."""
-        self._http.labels(route, method if method in METHODS else "OTHER", f"{status // 100}xx").inc()
-        self._http_time.labels(route).observe(seconds)
+        self._http.of(route, method if method in METHODS else "OTHER", f"{status // 100}xx").inc()
+        self._http_time.of(route).observe(seconds)
+
+    def refused(self, status: int, code: str, key: str = "") -> None:
+        """Counts a request that was answered with an error; `code` is one of the server's own words."""
+        self._errors.of(code).inc()
+        if status in (429, 503):
+            self._rejections.of(code).inc()
+        if status == 429 and key:
+            self._key_rejections.of(key).inc()
+
+    def step(self, stats: EngineStats) -> None:
+        """Figures of the step that has just ended."""
+        tokens = stats.prompt_tokens - self._computed + stats.generation_tokens - self._made
+        self._computed, self._made = stats.prompt_tokens, stats.generation_tokens
+        if tokens > 0:  # an engine begun anew counts from nought
+            self.iteration_tokens.observe(tokens)
+
+    def started(self, phases: dict[str, float], cache: dict[str, str], build: dict[str, str]) -> None:
+        """What start-up took and settled: seconds of each phase, facts of the KV cache and of the server."""
+        self.phases, self._cache, self._build = phases, cache, build
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
         return generate_latest(self.registry)
 
-    def _counter(self, model: str, name: str, text: str) -> Any:
-        return Counter(f"octavo:{name}", text, ["model_name"], registry=self.registry).labels(model)
+    # --- families
 
-    def _histogram(self, model: str, name: str, text: str, buckets: tuple[float, ...]) -> Any:
-        series = Histogram(f"octavo:{name}", text, ["model_name"], buckets=buckets, registry=self.registry)
-        return series.labels(model)
+    def _engine_families(self) -> None:
+        """The engine's own figures, read when Prometheus asks."""
+
+        def one(name: str) -> Callable[[], list[Reading]]:
+            return lambda: [((), float(getattr(self._stats(), name)))]
+
+        def waiting() -> Iterator[Reading]:
+            stats = self._stats()
+            yield ("capacity",), stats.waiting
+            yield ("deferred",), stats.figures.get("grammar_waiting", 0)
+
+        def all_waiting() -> list[Reading]:
+            return [((), sum(value for _, value in waiting()))]
+
+        def sources() -> Iterator[Reading]:
+            stats = self._stats()
+            yield ("local_compute",), stats.prompt_tokens
+            yield ("local_cache_hit",), stats.prefix_hits
+
+        by_reason, by_source = ("reason",), ("source",)
+        self._page.add(
+            Gauges("num_requests_running", "Sequences in the batch.", one("running"), vllm=True),
+            Gauges("num_requests_waiting", "Sequences that wait for their first step.", all_waiting, vllm=True),
+            Gauges(
+                "num_requests_waiting_by_reason",
+                "Of them: for room, and for a constraint to be compiled.",
+                waiting,
+                by_reason,
+                vllm=True,
+            ),
+            Gauges("kv_cache_usage_perc", "Share of KV blocks in use; 1 is full.", one("kv_usage"), vllm=True),
+            Gauges("kv_cache_waste_perc", "Share of reserved KV slots that hold nothing.", one("kv_waste")),
+            Info("cache_config_info", "How the KV cache was cut.", lambda: self._cache, vllm=True),
+            Info("build_info", "What runs here.", lambda: self._build),
+            Totals("prefix_cache_queries", "Prompt tokens looked up there.", one("prefix_queries"), vllm=True),
+            Totals("prefix_cache_hits", "Prompt tokens found there.", one("prefix_hits"), vllm=True),
+            Totals("num_preemptions", "Sequences put back for lack of blocks.", one("preemptions"), vllm=True),
+            Totals("prompt_tokens_by_source", "Prompt tokens computed, and found.", sources, by_source, vllm=True),
+            Totals("engine_steps", "Steps of the engine.", one("steps")),
+            Totals("engine_step_failures", "Steps that raised; their requests had an error.", one("failures")),
+            Totals("corrupted_requests", "Sequences ended by logits that are no numbers.", one("corrupted"), vllm=True),
+        )
+        for name, text in FIGURES.items():
+            self._page.add(Totals(name, text, self._figure(name)))
+
+    def _figure(self, name: str) -> Callable[[], list[Reading]]:
+        return lambda: [((), self._stats().figures.get(name, 0.0))]
+
+    def _token_families(self) -> None:
+        self.prompt_tokens = self._count("prompt_tokens", "Prompt tokens of requests that began to answer.")
+        self.cached_tokens = self._count("prompt_tokens_cached", "Those found in the prefix cache.")
+        self.generation_tokens = self._count("generation_tokens", "Tokens generated.")
+        success = Counts("request_success", "Sequences ended.", ("finished_reason",), vllm=True)
+        self._page.add(success)
+        self._finished = {reason: success.of(reason) for reason in FINISH_REASONS}
+        self.iteration_tokens = self._tally("iteration_tokens_total", "Tokens of one step.", _TOKENS[:14])
+        self.request_prompt = self._tally("request_prompt_tokens", "Prompt tokens a sequence.", _TOKENS)
+        self.request_output = self._tally("request_generation_tokens", "Tokens a sequence.", _TOKENS)
+        self.request_computed = self._tally(
+            "request_prefill_kv_computed_tokens", "Prompt tokens computed a sequence, cache hits not counted.", _TOKENS
+        )
+        self.longest_output = self._tally(
+            "request_max_num_generation_tokens", "Tokens of a request's longest choice.", _TOKENS
+        )
+        self.params_n = self._tally("request_params_n", "Choices asked for.", _CHOICES)
+        self.params_max_tokens = self._tally("request_params_max_tokens", "Most tokens allowed.", _TOKENS)
+        self.preemptions = self._tally("request_num_preemptions", "Times a sequence was put back.", _PREEMPTIONS)
+
+    def _time_families(self) -> None:
+        self.ttft = self._tally("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
+        gaps = Tallies("inter_token_latency_seconds", "Time between two tokens.", _STEP, vllm=True)
+        self._page.add(gaps, gaps.named("time_per_output_token_seconds"))  # what it was called before
+        self.itl = gaps.of()
+        self.per_token = self._tally(
+            "request_time_per_output_token_seconds", "A sequence's mean time between tokens.", _STEP
+        )
+        self.e2e = self._tally("e2e_request_latency_seconds", "Arrival to last token.", _PHASE)
+        self.queued = self._tally("request_queue_time_seconds", "Waiting for the first step.", _PHASE)
+        self.inference = self._tally("request_inference_time_seconds", "First step to last token.", _PHASE)
+        self.prefill = self._tally("request_prefill_time_seconds", "First step to first token.", _PHASE)
+        self.decode = self._tally("request_decode_time_seconds", "First token to last token.", _PHASE)
+
+    def _server_families(self) -> None:
+        self.tokenize = self._tally("tokenize_time_seconds", "Template and tokenizer, a request.", _SHORT, vllm=False)
+        self.lag = self._tally("event_loop_lag_seconds", "How late the event loop is.", _SHORT, vllm=False)
+        self._http = Counts("http_requests", "HTTP requests by known route.", ("route", "method", "status"))
+        self._http_time = Tallies("http_request_duration_seconds", "Until the last byte.", _PHASE, ("route",))
+        self._errors = Counts("request_errors", "Requests answered with an error, by its code.", ("code",))
+        self._rejections = Counts("admission_rejections", "Requests not admitted.", ("reason",), vllm=True)
+        self._key_rejections = Counts("key_rejections", "Requests answered 429, by key.", ("key",))
+        phases = Gauges("startup_phase_seconds", "Seconds of each phase of the start.", self._read_phases, ("phase",))
+        self._page.add(self._http, self._http_time, self._errors, self._rejections, self._key_rejections, phases)
+
+    def _read_phases(self) -> Iterator[Reading]:
+        for name, seconds in self.phases.items():
+            yield (name,), seconds
+
+    def _count(self, name: str, text: str, *, vllm: bool = True) -> Count:
+        family = Counts(name, text, vllm=vllm)
+        self._page.add(family)
+        return family.of()
+
+    def _tally(self, name: str, text: str, bounds: tuple[float, ...], *, vllm: bool = True) -> Tally:
+        family = Tallies(name, text, bounds, vllm=vllm)
+        self._page.add(family)
+        return family.of()
 
 
-class Timer:
-    """Times of one sequence: first token, gaps, end. Cheap: three observations a step at most."""
+class _Split:
+    """The families that count use by one label."""
 
-    __slots__ = ("_arrival", "_done", "_last", "_metrics", "_prompt", "_tokens")
+    def __init__(self, page: Page, label: str) -> None:
+        labels = (label,)
+        self._prompt = Counts(f"{label}_prompt_tokens", f"Prompt tokens by {label}.", labels)
+        self._cached = Counts(f"{label}_prompt_tokens_cached", f"Those found in the prefix cache, by {label}.", labels)
+        self._generation = Counts(f"{label}_generation_tokens", f"Tokens generated, by {label}.", labels)
+        self._ttft = Tallies(
+            f"{label}_time_to_first_token_seconds", f"Arrival to first token, by {label}.", _TTFT, labels
+        )
+        self._e2e = Tallies(
+            f"{label}_e2e_request_latency_seconds", f"Arrival to last token, by {label}.", _PHASE, labels
+        )
+        self._requests = Counts(f"{label}_requests", f"Sequences ended, by {label}.", (label, "finished_reason"))
+        self._known: dict[str, Usage] = {}
+        page.add(self._prompt, self._cached, self._generation, self._requests, self._ttft, self._e2e)
 
-    def __init__(self, metrics: Metrics, arrival: float, prompt_tokens: int) -> None:
-        self._metrics = metrics
-        self._arrival = arrival
-        self._prompt = prompt_tokens
-        self._last = 0.0
-        self._tokens = 0
-        self._done = False
-
-    def tokens(self, count: int, cached: int, queued_s: float, now: float) -> None:
-        """`count` tokens arrived at `now` (monotonic seconds); `queued_s`: what the sequence waited in the engine."""
-        metrics = self._metrics
-        if self._tokens:
-            gap = (now - self._last) / count
-            for _ in range(count):
-                metrics.itl.observe(gap)
-        else:
-            metrics.ttft.observe(now - self._arrival)
-            metrics.queued.observe(queued_s)
-            metrics.prompt_tokens.inc(self._prompt)
-            metrics.cached_tokens.inc(cached)
-        metrics.generation_tokens.inc(count)
-        self._tokens += count
-        self._last = now
-
-    def finish(self, reason: str, now: float) -> None:
-        """The end, once; later calls do nothing, so that a late abort does not count twice."""
-        if self._done:
-            return
-        self._done = True
-        self._metrics.finished(reason)
-        if reason in {"stop", "length"}:
-            self._metrics.e2e.observe(now - self._arrival)
-            self._metrics.request_prompt.observe(self._prompt)
-            self._metrics.request_output.observe(self._tokens)
-
-
-class _EngineCollector(Collector):
-    """The engine's own figures, read when Prometheus asks."""
-
-    def __init__(self, model: str, stats: Callable[[], EngineStats]) -> None:
-        self._model = model
-        self._stats = stats
-
-    def collect(self) -> Iterable[Metric]:
-        stats = self._stats()
-        for name, text, value in (
-            ("num_requests_running", "Sequences in the batch.", stats.running),
-            ("num_requests_waiting", "Sequences that wait for room.", stats.waiting),
-            ("kv_cache_usage_perc", "Share of KV blocks in use; 1 is full.", stats.kv_usage),
-            ("kv_cache_waste_perc", "Share of reserved KV slots that hold nothing.", stats.kv_waste),
-        ):
-            gauge = GaugeMetricFamily(f"octavo:{name}", text, labels=["model_name"])
-            gauge.add_metric([self._model], value)
-            yield gauge
-        for name, text, value in (
-            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
-            ("prefix_cache_hits", "Prompt tokens found there.", stats.prefix_hits),
-            ("num_preemptions", "Sequences put back to wait for lack of KV blocks.", stats.preemptions),
-            ("engine_steps", "Steps of the engine.", stats.steps),
-            ("prompt_tokens_computed", "Prompt tokens computed, cache hits not counted.", stats.prompt_tokens),
-        ):
-            counter = CounterMetricFamily(f"octavo:{name}", text, labels=["model_name"])
-            counter.add_metric([self._model], value)
-            yield counter
+    def of(self, value: str) -> Usage:
+        """The counts of one key or adapter."""
+        if value not in self._known and len(self._known) >= MAX_USAGES:
+            value = OTHER
+        usage = self._known.get(value)
+        if usage is None:
+            usage = self._known[value] = Usage(
+                self._prompt.of(value),
+                self._cached.of(value),
+                self._generation.of(value),
+                self._ttft.of(value),
+                self._e2e.of(value),
+                {reason: self._requests.of(value, reason) for reason in FINISH_REASONS},
+            )
+        return usage

@@ -29,6 +29,10 @@ class Query:
                 raise UserError(f"{name[:40]} is given twice.", param=name[:40], code="invalid_value")
             self._values[name] = value
 
+    def has(self, name: str) -> bool:
+        """Whether it is there, be it without a value."""
+        return name in self._values
+
     def text(self, name: str) -> str | None:
         """A string, or None."""
         value = self._values.get(name)

@@ -1,8 +1,11 @@
 """From a configuration to a running backend: files, tokenizer and template here, weights in the engine's process."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from octavo.base.config import OctavoConfig
@@ -12,6 +15,8 @@ from octavo.text.load import TextSide, load_text
 from octavo.text.request import Limits
 from octavo.weights.facts import ModelFiles, read_model
 
+log = logging.getLogger("octavo.serve")
+
 T = TypeVar("T")
 
 
@@ -20,11 +25,16 @@ async def launch(config: OctavoConfig) -> Backend:
 
     Files first, since a download must not run twice; then tokenizer and weights side by side.
     """
-    files = await in_thread(lambda: read_model(config.engine.model))
-    text = asyncio.create_task(in_thread(lambda: _load(config, files)))
+    phases: dict[str, float] = {}
+    with _timed("find_files", phases):
+        files = await in_thread(lambda: read_model(config.engine.model))
+    text = asyncio.create_task(in_thread(lambda: _load(config, files, phases)))
     try:
         serve = config.serve
-        engine = await EngineClient.launch(config.engine, log_level=serve.log_level, log_format=serve.log_format)
+        with _timed("engine_process", phases):
+            engine = await EngineClient.launch(
+                config.engine, recovery=serve.recovery, log_level=serve.log_level, log_format=serve.log_format
+            )
     except BaseException:
         text.cancel()
         raise
@@ -36,14 +46,24 @@ async def launch(config: OctavoConfig) -> Backend:
         await engine.close()
         raise
     limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size, config.serve.limits.queue_timeout)
-    return Backend(engine, side.processor(limits))
+    return Backend(engine, side.processor(limits), phases)
 
 
-def _load(config: OctavoConfig, files: ModelFiles) -> TextSide:
+def _load(config: OctavoConfig, files: ModelFiles, phases: dict[str, float]) -> TextSide:
     serve = config.serve
-    return load_text(
-        files, config.engine.model, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser
-    )
+    with _timed("tokenizer", phases):
+        return load_text(
+            files, config.engine.model, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser
+        )
+
+
+@contextmanager
+def _timed(name: str, phases: dict[str, float]) -> Iterator[None]:
+    """Notes how long a phase of the start took; the engine times its own, inside of engine_process."""
+    begin = time.monotonic()
+    yield
+    phases[name] = round(time.monotonic() - begin, 3)
+    log.info("%s took %.2f s", name, phases[name])
 
 
 async def in_thread(call: Callable[[], T]) -> T:

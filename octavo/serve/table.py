@@ -1,6 +1,6 @@
 """The table of routes: which handler answers what, who may call it, how it says that something went wrong."""
 
-from octavo.serve import describe, probes
+from octavo.serve import caches, describe, probes
 from octavo.serve.anthropic import errors as anthropic_errors
 from octavo.serve.anthropic import messages
 from octavo.serve.anthropic.schema import Conversation, MessagesRequest
@@ -10,6 +10,7 @@ from octavo.serve.calls import Endpoint
 from octavo.serve.files import routes as files
 from octavo.serve.openai import chat, completions, models, tokenize
 from octavo.serve.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.serve.plan import show as plan
 from octavo.serve.responses import create as responses
 from octavo.serve.responses import stored
 from octavo.serve.responses.schema import ResponsesRequest
@@ -39,12 +40,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/models/{model:path}", ("GET",), Scope.USE, models.show),
     Endpoint("/tokenize", ("POST",), Scope.USE, tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", ("POST",), Scope.USE, tokenize.detokenize, DetokenizeRequest),
-    Endpoint("/metrics", ("GET",), Scope.USE, probes.metrics),
+    Endpoint("/metrics", ("GET",), Scope.METRICS, probes.metrics),
     Endpoint("/version", ("GET",), Scope.USE, probes.version),
     Endpoint("/openapi.json", ("GET",), Scope.DOCS, describe.openapi),
+    Endpoint("/plan", ("GET",), Scope.USE, plan),
     Endpoint("/docs", ("GET",), Scope.DOCS, describe.page),
     Endpoint("/ping", ("GET", "POST"), Scope.USE, probes.health),
     Endpoint("/health", ("GET",), Scope.OPEN, probes.health),
     Endpoint("/ready", ("GET",), Scope.OPEN, probes.ready),
-    Endpoint("/", ("GET",), Scope.OPEN, probes.page),
+    Endpoint("/", ("GET",), Scope.PAGE, probes.page),
+    Endpoint("/reset_prefix_cache", ("POST",), Scope.ADMIN, caches.reset_prefix_cache),
 )

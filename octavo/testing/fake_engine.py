@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.base.errors import EngineDead, Overloaded
 from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
+from octavo.engine.life import Survival
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -69,11 +70,15 @@ class FakeEngine:
         self.dead = False
         self.full = False
         self.cached_tokens = 0
+        self.commands: list[tuple[str, dict[str, object]]] = []
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
         self.open: set[str] = set()
         self.closed = False
         self.still_s = 0.0
+        self.on_step: Callable[[EngineStats], None] = lambda _: None
+        self.restarting = False
+        self.survival = Survival()
         self._generated = 0
 
     @property
@@ -100,9 +105,11 @@ class FakeEngine:
         self.aborted.extend(ids)
         self.open.difference_update(ids)
 
-    async def control(self, command: str, **args: object) -> None:
-        """No command is known here."""
-        raise NotImplementedError(command, args)
+    async def control(self, command: str, **args: object) -> object:
+        """Notes what was asked."""
+        self.check()
+        self.commands.append((command, args))
+        return True
 
     async def close(self) -> None:
         """Notes that it was closed."""
@@ -140,6 +147,7 @@ class FakeEngine:
                 elif made >= rules.max_tokens:
                     finish = "length"
             self._generated += len(tokens)
+            self.on_step(self.stats)
             logprobs = [self._logprob(token, rules) for token in tokens] if rules.logprobs >= 0 else None
             yield TokenOutput(
                 request.id,

@@ -29,6 +29,7 @@ class World:
     depth: int = 2
     vocab_size: int = 5
     fail_rate: float = 0.0
+    give_up_rate: float = 0.2  # of failed steps that end their requests
     bad_rate: float = 0.0
     limits: Limits = field(
         default_factory=lambda: Limits(max_model_len=48, max_num_seqs=6, max_num_batched_tokens=16, vocab_size=5)
@@ -114,7 +115,10 @@ class Simulation:
         except EngineError as error:
             lost = [plan, *(plan for plan, _ in self.in_flight)]
             self.in_flight.clear()
-            self._take(self.scheduler.fail(lost, str(error)))
+            ids = list(self.scheduler.reached(plan))
+            self.scheduler.retreat(lost)
+            if self.random.random() < self.world.give_up_rate:
+                self._take(self.scheduler.reject(ids, str(error)))
         else:
             self._take(self.scheduler.update(plan, result))
         return True
@@ -181,6 +185,7 @@ class Simulation:
             sampling=sampling,
             priority=random.randrange(3) if self.world.limits.scheduling_policy == "priority" else 0,
             cache_salt=random.choice(["", "", "salt"]),
+            tenant=random.choice(["", "one", "two"]),
         )
 
     # --- what must hold
@@ -230,7 +235,8 @@ class Simulation:
         board, limits = self.scheduler.board, self.world.limits
         running = board.running
         assert len(running) + len(board.waiting) == len(board.requests)
-        assert running == sorted(running, key=lambda request: request.order)
+        if limits.scheduling_policy != "fair":  # which ranks by what each tenant got
+            assert running == sorted(running, key=lambda request: request.order)
         rows = [request.row for request in running]
         assert len(set(rows)) == len(rows) == limits.max_rows - board.rows.num_free
         for request in board.requests.values():
@@ -297,7 +303,7 @@ def random_world(random: Random) -> World:
             max_num_seqs=random.choice([1, 4, 8, 8]),
             max_num_batched_tokens=random.choice([2, 8, 17, 64, 64]),
             max_waiting=random.choice([3, 20]),
-            scheduling_policy=random.choice(["fcfs", "fcfs", "priority"]),
+            scheduling_policy=random.choice(["fcfs", "fair", "fair", "priority"]),
             prefix_caching=random.random() < 0.8,
             vocab_size=vocab_size,
         ),

@@ -34,7 +34,7 @@ def main(port: str, mode: str = "", shutdown_s: str = "5") -> int:
             asyncio.get_running_loop().call_later(0.5, setattr, back.engine, "dead", True)
         return back
 
-    conf = config()
+    conf = config(disable_uvicorn_access_log=True)  # the tests read the lines
     conf = replace(conf, serve=replace(conf.serve, port=int(port), shutdown_timeout=float(shutdown_s)))
     try:
         return run(conf, launcher)

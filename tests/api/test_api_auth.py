@@ -11,7 +11,7 @@ from octavo.serve.calls import Endpoint
 from octavo.serve.table import ENDPOINTS
 
 KEY = "sk-correct-horse"
-GUARDED = [endpoint for endpoint in ENDPOINTS if endpoint.scope is not Scope.OPEN]
+GUARDED = [endpoint for endpoint in ENDPOINTS if endpoint.scope not in (Scope.OPEN, Scope.PAGE)]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,8 @@ def concrete(endpoint: Endpoint) -> str:
 
 
 def test_only_probes_and_the_page_are_open() -> None:
-    assert {endpoint.path for endpoint in ENDPOINTS if endpoint.scope is Scope.OPEN} == {"/health", "/ready", "/"}
+    assert {endpoint.path for endpoint in ENDPOINTS if endpoint.scope is Scope.OPEN} == {"/health", "/ready"}
+    assert {endpoint.path for endpoint in ENDPOINTS if endpoint.scope is Scope.PAGE} == {"/"}
 
 
 @pytest.mark.parametrize("endpoint", GUARDED, ids=lambda endpoint: endpoint.path)

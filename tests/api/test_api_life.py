@@ -155,7 +155,7 @@ def test_engine_death_ends_the_process(start) -> None:  # type: ignore[no-untype
     server = start("dies")
     server.line()
     assert server.end() == 1
-    assert "engine has stopped" in server.process.stderr.read()
+    assert "engine has stopped for good: the engine" in server.process.stderr.read()
 
 
 def test_port_in_use_fails_before_loading(start, free_port: int) -> None:  # type: ignore[no-untyped-def]

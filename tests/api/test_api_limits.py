@@ -125,7 +125,7 @@ def test_deadline_of_a_whole_answer_and_of_a_stream() -> None:
     with Live(config(request_timeout=0.4), backend()) as live:
         live.engine.delay_s = 0.05
         answer = live.chat(max_tokens=200)
-        assert answer.status == 408
+        assert answer.status == 504
         assert answer.headers["x-should-retry"] == "false"
         assert live.quiet()
         answer = live.chat(max_tokens=200, stream=True)

@@ -76,7 +76,7 @@ def test_metrics_count_what_happened(live: Live) -> None:
     assert grew(f"octavo:time_to_first_token_seconds_count{model}") == 4
     assert grew(f"octavo:inter_token_latency_seconds_count{model}") == 13
     assert grew(f"octavo:e2e_request_latency_seconds_count{model}") == 3
-    assert grew('octavo:http_requests_total{method="GET",route="other",status="4xx"}') == 1
+    assert grew('octavo:http_requests_total{method="GET",model_name="tiny",route="other",status="4xx"}') == 1
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         assert f"octavo:{name}{model}" in after
     for name in ("prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total"):
@@ -104,10 +104,26 @@ def test_page_is_self_contained(live: Live) -> None:
     assert answer.body == web.page()
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
     assert "https://" not in text
-    assert len(answer.body) < 32_000
+    assert len(answer.body) < 64_000
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
-    assert policy.count("'sha256-") == 2
+    assert policy.count("'sha256-") == text.count("<script>") + text.count("<style>") > 2
+    markup = re.sub(r"(?s)<(script|style)>.*?</\1>", "", text)
+    assert not re.search(r"<[^>]*\s(on\w+|style)=", markup)
+
+
+def test_the_page_can_be_turned_off() -> None:
+    with Live(config(no_ui=True), backend()) as live:
+        assert live.get("/").status == 404
+        assert live.get("/health").status == 200
+
+
+def test_plan_says_what_was_fitted(live: Live) -> None:
+    plan = live.get("/plan").json
+    assert plan["models"] == ["tiny", "alias/of-it"]
+    assert (plan["max_model_len"], plan["kv_tokens"]) == (2048, 1024 * 16)
+    assert plan["startup_seconds"]["total"] >= 0
+    assert "nowhere" not in live.get("/plan").body.decode()
 
 
 def test_openai_client_chat(live: Live) -> None:

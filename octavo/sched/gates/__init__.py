@@ -1,12 +1,23 @@
 """Gates, one reason to wait a file, and the list of those every engine has."""
 
 from octavo.sched.gates.base import Gate
+from octavo.sched.gates.ceiling import CeilingGate
 from octavo.sched.gates.long_prefill import LongPrefillGate
+from octavo.sched.gates.probation import ProbationGate
 from octavo.sched.gates.rows import RowGate, RowPool
 from octavo.sched.gates.tokens import TokenGate
 from octavo.sched.limits import Limits
 
-__all__ = ["Gate", "LongPrefillGate", "RowGate", "RowPool", "TokenGate", "standard_gates"]
+__all__ = [
+    "CeilingGate",
+    "Gate",
+    "LongPrefillGate",
+    "ProbationGate",
+    "RowGate",
+    "RowPool",
+    "TokenGate",
+    "standard_gates",
+]
 
 
 def standard_gates(limits: Limits, rows: RowPool) -> list[Gate]:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect
 
 from octavo.base.errors import OctavoError, UserError
@@ -56,24 +57,31 @@ class Answer:
         self._call = call
         self._backend = backend
         self._dialect = dialect
-        self._requests = [request for each in prepared for request in each.requests]
+        self._requests = [replace(request, tenant=call.tenant) for each in prepared for request in each.requests]
         self._collectors = [collector for each in prepared for collector in each.collectors]
         self._n = len(self._requests) // len(prepared)
+        self._prompt_tokens = sum(len(each.prompt_tokens) for each in prepared)
         self._head = {**head, "created": int(time.time())}
         self._options = options
+        call.prepared(head["model"])
+        call.service.recorder.asked(self._requests, self._collectors)
 
     async def run(self) -> Reply | None:
         """A whole answer, or None once a stream has been sent. Raises only before the first byte went out."""
         call, service = self._call, self._call.service
         with service.limits.admitted(len(self._requests)):
+            call.headers += call.meter.prompt(self._prompt_tokens)
             sequences = list(zip(self._requests, self._collectors))
-            generation = Generation(self._backend.engine, service.metrics, sequences, call.arrival)
-            if self._options.stream:
-                await self._stream(generation)
-                return None
-            async with bounded_call(call), generation:
-                async for _ in generation.steps():
-                    pass  # the collectors keep what comes
+            generation = Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
+            try:
+                if self._options.stream:
+                    await self._stream(generation)
+                    return None
+                async with bounded_call(call), generation:
+                    async for _ in generation.steps():
+                        pass  # the collectors keep what comes
+            finally:
+                call.meter.output(sum([collector.num_output_tokens for collector in self._collectors]))
         named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
         return Reply(await service.off_loop(named * BYTES_A_POSITION, self._whole))
 
@@ -114,12 +122,14 @@ class Answer:
                 raise
             if not isinstance(exc, OctavoError):
                 log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
-            await events.fail(failure(exc))
+            fail = failure(exc)
+            self._call.journey.code = fail.error.code or fail.error.type
+            await events.fail(fail)
             return
         await events.finish(chunks.usage_event() if self._options.usage_at_end else b"")
 
 
 def bounded_call(call: Call) -> AbstractAsyncContextManager[None]:
     """What a handler awaits inside ends when the client leaves or when the request's time is over."""
-    limit = call.service.config.serve.request_timeout
+    limit = call.time_limit_s
     return bounded(call.receive, limit, max(0.0, call.arrival + limit - time.monotonic()))

@@ -68,7 +68,10 @@ async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
     """Ticket and body of a generating request; fields without meaning are named in the answer's header."""
     backend = call.service.backend
     call.service.limits.check_room()
+    call.meter.begin()
     body, unknown = await call.read(schema)
+    if body.timeout is not None:
+        call.timeout_s = min(body.timeout, call.time_limit_s)
     note_unknown(call, unknown)
     check_bounds(body, call.limits)
     model = call.service.check_model(body.model)
@@ -78,7 +81,8 @@ async def begin(call: Call, schema: Schema[B], prefix: str) -> tuple[Ticket, B]:
             "priority needs a server with --scheduling-policy priority.", param="priority", code="unsupported_value"
         )
     salt = body.cache_salt or ""
-    if call.tenant:  # one key must not learn from the cache what another has asked
+    if call.tenant and not call.service.config.serve.shared_prefix_cache:
+        # One key must not learn from the cache what another has asked.
         salt = f"{call.tenant}:{salt}"
     priority = BACKGROUND_PRIORITY if call.background and ordered else body.priority or 0
     return Ticket(backend, f"{prefix}-{uuid.uuid4().hex}", model, salt, priority), body

@@ -84,6 +84,7 @@ class Sampled(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: dict[Name, Any] | None = None
     structural_tag: Text | dict[str, Any] | None = None

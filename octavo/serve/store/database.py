@@ -1,14 +1,17 @@
 """One SQLite file in one thread: statements queue up there and never hold the event loop."""
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from octavo.base.errors import ConfigError
+from octavo.base.errors import ConfigError, Unavailable
 from octavo.serve.store.place import Lock
+
+log = logging.getLogger("octavo.serve")
 
 T = TypeVar("T")
 
@@ -40,8 +43,12 @@ class Database:
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         connection = self._connection or self._open()
-        with connection:
-            return work(connection)
+        try:
+            with connection:
+                return work(connection)
+        except sqlite3.OperationalError as error:  # a full disk, above all
+            log.error("%s: %s", self.path, error)
+            raise Unavailable("What this server stores cannot be read or written now.") from error
 
     def _open(self) -> sqlite3.Connection:
         try:

@@ -1,4 +1,7 @@
-"""The server's pages: one file each without outside resources, so they work on a machine without internet."""
+"""The server's pages: one file each as sent, without outside resources, so they work on a machine without internet.
+
+A page is written in parts, style and scripts in files of their own; they are set into it when it is first asked for.
+"""
 
 import hashlib
 import re
@@ -7,6 +10,9 @@ from functools import cache
 from importlib.resources import files
 
 from octavo.serve.calls import Reply
+
+_STYLE = re.compile(r'<link rel="stylesheet" href="([\w.]+)">')
+_SCRIPT = re.compile(r'<script src="([\w.]+)"></script>')
 
 
 def reply(name: str = "index.html") -> Reply:
@@ -17,13 +23,14 @@ def reply(name: str = "index.html") -> Reply:
 
 @cache
 def page(name: str = "index.html") -> bytes:
-    """The page's HTML."""
-    return files(__package__).joinpath(name).read_bytes()
+    """The page's HTML, whole."""
+    text = _STYLE.sub(lambda found: f"<style>\n{_part(found[1])}</style>", _part(name))
+    return _SCRIPT.sub(lambda found: f"<script>\n{_part(found[1])}</script>", text).encode()
 
 
 @cache
 def security_policy(name: str = "index.html") -> bytes:
-    """A policy under which only the page's own script and style run, and only this server is called."""
+    """A policy under which only the page's own scripts and style run, and only this server is called."""
     source = page(name).decode()
     hashes = {
         kind: " ".join(_digest(block) for block in re.findall(rf"<{kind}>(.*?)</{kind}>", source, re.DOTALL))
@@ -33,6 +40,10 @@ def security_policy(name: str = "index.html") -> bytes:
         f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; img-src data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ).encode()
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def _digest(text: str) -> str:

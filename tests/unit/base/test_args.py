@@ -48,6 +48,12 @@ def test_lists_repeat_and_take_several():
     assert config.engine.model.served_model_name == ["x", "y"]
 
 
+def test_keys_of_vllms_variable_are_not_lost():
+    assert serve(environ={"VLLM_API_KEY": "a,b"}).serve.api_key == ["a", "b"]
+    assert serve(environ={"VLLM_API_KEY": "a", "OCTAVO_API_KEY": "ours"}).serve.api_key == ["ours"]
+    assert serve("--api-key", "flag", environ={"VLLM_API_KEY": "a"}).serve.api_key == ["flag"]
+
+
 def test_auto_and_none_mean_unset():
     assert serve("--max-model-len=auto").engine.model.max_model_len is None
     assert serve("--threads=none").engine.device.threads is None

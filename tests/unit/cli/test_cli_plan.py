@@ -117,7 +117,8 @@ def test_doctor_reports_and_advises(monkeypatch, capsys):
     assert "paged_attention" in out
     assert main(["doctor", "--json"]) == 0
     titles = [section["title"] for section in json.loads(capsys.readouterr().out)]
-    assert titles == ["python", "libraries", "machine", "limits", "device", "operations", "caches", "variables"]
+    assert titles[:3] == ["python", "libraries", "machine"]
+    assert len(titles) == len(set(titles)) == len(doctor.SECTIONS) + 1
 
 
 def test_doctor_sees_what_is_missing(monkeypatch):

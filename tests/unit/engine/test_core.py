@@ -4,10 +4,12 @@ import pytest
 from engine_fakes import expected, make_core, request, run
 
 from octavo.base.clock import FakeClock
-from octavo.base.errors import EngineDead
+from octavo.base.errors import EngineDead, EngineError
 from octavo.base.wire import Control
 from octavo.engine.control import COMMANDS, execute
-from octavo.engine.core import FAILURE_LIMIT
+from octavo.engine.failures import Failure, classify
+from octavo.engine.recovery import NO_MEMORY, STEP_FAILED
+from octavo.testing.faults import Fault, FaultyExecutor, happen
 
 
 def mixed_requests():
@@ -57,65 +59,156 @@ def test_abort_at_any_step_frees_and_leaves_the_others_alone(depth, at):
     assert core.stats.running == core.stats.waiting == 0
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_failed_step_ends_its_requests_and_no_others(depth):
-    core, executor = make_core(depth=depth, max_num_seqs=2, max_num_batched_tokens=8)
-    wanted = [request(f"r{i}", [i, i + 1, i + 2]) for i in range(6)]
+def many(count=9, max_tokens=12):
+    return [
+        request(f"r{i}", [(i * 5 + j) % 150 for j in range(3 + 4 * i)], max_tokens=max_tokens) for i in range(count)
+    ]
+
+
+def finish_all(core, wanted):
     for one in wanted:
         core.add(one)
-    executor.fail_steps = {3}
     results = run(core)
-    failed = [name for name, result in results.items() if result[1] == "error"]
-    assert 1 <= len(failed) <= 4
-    assert "r5" not in failed
-    for one in wanted:
-        if one.id in failed:
-            last = results[one.id][2]
-            assert last.error
-            assert last.error_code == 500
-        else:
-            assert results[one.id][:2] == expected(one)
-    assert core.failures == 1
     assert core.stats.kv_usage == 0.0
+    assert core.stats.running == core.stats.waiting == 0
+    return {name: result[:2] for name, result in results.items()}
 
 
-def test_a_forward_that_raises_is_a_failed_step_too():
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("stage", ["forward", "sample", "result"])
+@pytest.mark.parametrize("at", [1, 2, 5, 11, 20])
+def test_a_step_that_fails_once_costs_nobody_a_token(depth, stage, at):
+    core, _ = make_core(depth=min(depth, 2), num_blocks=80)
+    core._pipeline.depth = depth
+    core._pipeline._executor = FaultyExecutor(core.executor, [Fault(stage=stage, at=at)])
+    wanted = many()
+    assert finish_all(core, wanted) == {one.id: expected(one) for one in wanted}
+    assert core.failures == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("stage", ["forward", "result"])
+@pytest.mark.parametrize("guilty", [0, 3, 8])
+@pytest.mark.parametrize("after", [0, 5])
+def test_the_request_at_fault_is_found_and_ends_alone(depth, stage, guilty, after):
+    core, _ = make_core(depth=depth)
+    faulty = FaultyExecutor(core.executor, [Fault(stage=stage, request=f"r{guilty}", at=after, times=1000)])
+    core._pipeline._executor = faulty
+    wanted = many()
+    for one in wanted:
+        core.add(one)
+    results = run(core)
+    for one in wanted:
+        tokens, finish, last = results[one.id]
+        if one is wanted[guilty]:
+            assert (finish, last.error, last.error_code) == ("error", STEP_FAILED, 500)
+            assert tokens == expected(one)[0][: len(tokens)]
+        else:
+            assert (tokens, finish) == expected(one)
+    assert core.stats.kv_usage == 0.0
+    assert core.failures <= 8
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_two_requests_at_fault_are_both_found(depth):
+    core, _ = make_core(depth=depth)
+    faults = [Fault(stage="result", request=f"r{i}", at=0, times=1000) for i in (2, 5)]
+    core._pipeline._executor = FaultyExecutor(core.executor, faults)
+    wanted = many()
+    results = finish_all(core, wanted)
+    assert {name for name, (_, finish) in results.items() if finish == "error"} == {"r2", "r5"}
+    assert all(results[one.id] == expected(one) for one in wanted if one.id not in ("r2", "r5"))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("room", [40, 20])
+def test_steps_get_smaller_when_memory_does_not_suffice(depth, room):
+    """The device has room for so many tokens a step, where the budget says 64."""
+    core, _ = make_core(depth=depth)
+    faulty = FaultyExecutor(core.executor, [Fault(stage="forward", kind="memory", larger_than=room, times=1000)])
+    core._pipeline._executor = faulty
+    wanted = many(max_tokens=20)
+    assert finish_all(core, wanted) == {one.id: expected(one) for one in wanted}
+    assert 0 < core.failures <= 6
+
+
+def test_smaller_steps_are_for_a_while_only():
+    core, _ = make_core()
+    core._pipeline._executor = FaultyExecutor(core.executor, [Fault(stage="forward", kind="memory", at=3, times=2)])
+    wanted = many()
+    assert finish_all(core, wanted) == {one.id: expected(one) for one in wanted}
+    assert core._recovery._ceiling.rows is not None
+    finish_all(core, [request(f"long{i}", [i, 2], max_tokens=50) for i in range(24)])
+    assert core._recovery._ceiling.rows is None
+    assert not core._recovery.alert
+
+
+def test_a_request_that_never_fits_is_told_so():
+    core, _ = make_core()
+    fault = Fault(stage="forward", kind="memory", request="r4", at=0, times=1000)
+    core._pipeline._executor = FaultyExecutor(core.executor, [fault])
+    wanted = many(6)
+    for one in wanted:
+        core.add(one)
+    results = run(core)
+    assert results["r4"][2].error == NO_MEMORY
+    assert all(results[one.id][:2] == expected(one) for one in wanted if one.id != "r4")
+
+
+def test_a_dead_device_ends_the_engine_at_once():
+    core, _ = make_core()
+    core._pipeline._executor = FaultyExecutor(core.executor, [Fault(stage="result", kind="device", at=2)])
+    for one in many():
+        core.add(one)
+    with pytest.raises(EngineDead, match="the device failed"):
+        run(core)
+
+
+def test_what_makes_steps_cheaper_may_fail():
     core, executor = make_core()
-    forward, calls = executor.forward, []
-
-    def broken_once(plan):
-        calls.append(plan)
-        if len(calls) == 1:
-            for added in plan.added:  # the worker took the rows before it failed
-                executor._add(added)
-            raise RuntimeError("out of memory")
-        forward(plan)
-
-    executor.forward = broken_once
-    core.add(request("a", [1, 2, 3]))
-    outputs = core.step().outputs
-    assert [(output.id, output.finish) for output in outputs] == [("a", "error")]
-    assert "memory" not in outputs[0].error
-    core.add(request("b", [4, 5, 6]))
-    assert run(core)["b"][:2] == expected(request("b", [4, 5, 6]))
+    calls = []
+    executor.prepare = lambda: calls.append(1) or happen("memory")
+    assert not core.prepare()
+    assert not core.prepare()
+    assert calls == [1]
+    wanted = many()
+    assert finish_all(core, wanted) == {one.id: expected(one) for one in wanted}
+    core, executor = make_core()
+    executor.prepare = lambda: happen("device")
+    with pytest.raises(EngineDead, match="the device failed"):
+        core.prepare()
 
 
-def test_failures_in_a_row_end_the_engine_but_scattered_ones_do_not():
+def test_steps_that_fail_whoever_is_in_them_end_the_engine():
     core, executor = make_core()
     executor.fail_steps = set(range(0, 1000, 3))
-    for i in range(2 * FAILURE_LIMIT):
-        core.add(request(f"s{i}", [i]))
-        run(core)
-    executor.fail_steps = set()
-    core.add(request("clean", [1]))
-    assert run(core)["clean"][1] == "length"
+    finish_all(core, many())
     executor.fail_steps = set(range(100_000))
-    for i in range(FAILURE_LIMIT - 1):
-        core.add(request(f"t{i}", [i]))
+    core.add(request("alone", [1]))
+    assert run(core)["alone"][1] == "error"
+    for one in many():
+        core.add(one)
+    with pytest.raises(EngineDead, match="whoever is in them"):
         run(core)
-    core.add(request("last", [1]))
-    with pytest.raises(EngineDead, match="in a row"):
-        run(core)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("shape"), Failure.STEP),
+        (MemoryError(), Failure.MEMORY),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), Failure.MEMORY),
+        (type("AcceleratorError", (RuntimeError,), {})("CUDA error: out of memory"), Failure.MEMORY),
+        (type("AcceleratorError", (RuntimeError,), {})("CUDA error: device-side assert triggered"), Failure.DEVICE),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), Failure.DEVICE),
+        (ValueError("CUDA error"), Failure.STEP),
+    ],
+)
+def test_what_an_exception_means(error, kind):
+    assert classify(error) is kind
+    wrapped = EngineError("step 3 failed")
+    wrapped.__cause__ = error
+    assert classify(wrapped) is kind
 
 
 def test_a_full_queue_answers_429_and_keeps_what_it_has():
@@ -126,6 +219,7 @@ def test_a_full_queue_answers_429_and_keeps_what_it_has():
     results = run(core)
     refused = {name for name, result in results.items() if result[2].error_code == 429 and result[1] == "error"}
     assert refused == {"r3", "r4"}
+    assert results["r3"][2].retry_after_s >= 1.0
     assert results["r0"][:2] == expected(wanted[0])
 
 

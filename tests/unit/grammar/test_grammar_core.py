@@ -223,3 +223,28 @@ def test_many_masks_are_filled_by_several_threads(seats):
     core = make_core(seats(), max_seqs=16)
     wanted = [request(f"r{2 * i}", json_spec(SCHEMAS[0]), seed=i) for i in range(16)]
     check(wanted, run(core, wanted))
+
+
+def test_the_wait_for_a_constraint_counts_as_waiting_and_is_told(seats):
+    core = make_core(seats())
+    spec = json_spec({"type": "object", "properties": {"only-here": {"const": 1}}, "required": ["only-here"]})
+    begin = time.perf_counter()
+    core.add(request("r1", spec))
+    assert core.stats.figures["grammar_waiting"] == 1
+    while not core.scheduler.has_work:
+        core.step()
+        time.sleep(0.001)
+    took = time.perf_counter() - begin
+    last = run(core, [])["r1"][1]
+    figures = core.stats.figures
+    assert 0 < figures["grammar_compile_seconds"] <= took
+    assert figures["grammar_compile_seconds"] * 0.9 <= last.queued_s <= took + 1
+    assert (figures["grammar_compiles"], figures["grammar_waiting"]) == (1, 0)
+    assert figures["grammar_mask_seconds"] > 0
+    run(core, [request("r2", spec)])
+    assert core.stats.figures["grammar_cache_hits"] == 1
+    core.add(request("r3", json_spec({"const": "gone"})))
+    core.abort(["r3"])
+    core.step()
+    assert core.stats.figures["grammar_waiting"] == 0
+    assert not core._held_since

@@ -3,7 +3,9 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from octavo.base.clock import FakeClock
 from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs
 from octavo.kv.hashing import HashChain, chain_seed
@@ -11,7 +13,7 @@ from octavo.kv.holding import Holding
 from octavo.sched.finish import cut
 from octavo.sched.gates import RowPool, TokenGate
 from octavo.sched.limits import Limits
-from octavo.sched.queue import WaitingQueue, order_of
+from octavo.sched.policies import make_queue
 from octavo.sched.request import Request
 
 LIMITS = Limits(max_model_len=100, max_num_seqs=4, max_num_batched_tokens=64)
@@ -23,9 +25,10 @@ def request(prompt: int = 3, order: tuple[int, int] = (0, 0), max_model_len: int
     return Request(wire, order, Holding(1, HashChain(16, chain_seed())), max_model_len)
 
 
-def test_queue_keeps_order_whatever_leaves() -> None:
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "priority"])
+def test_queue_keeps_order_whatever_leaves(policy: str) -> None:
     rng = random.Random(1)
-    queue = WaitingQueue(10_000, 1 << 30)
+    queue = make_queue(replace(LIMITS, max_waiting=10_000, scheduling_policy=policy), FakeClock())
     inside = []
     for arrival in range(2000):
         entry = request(order=(rng.randrange(3), arrival))
@@ -46,7 +49,7 @@ def test_queue_keeps_order_whatever_leaves() -> None:
 
 
 def test_queue_is_bounded_for_newcomers() -> None:
-    queue = WaitingQueue(2, 10)
+    queue = make_queue(replace(LIMITS, max_waiting=2, max_waiting_tokens=10), FakeClock())
     queue.check_room(1_000)  # an empty line takes any prompt
     queue.push(request(prompt=4, order=(0, 0)))
     queue.check_room(6)
@@ -60,15 +63,39 @@ def test_queue_is_bounded_for_newcomers() -> None:
 
 
 def test_policies() -> None:
-    assert order_of(LIMITS, 0, 7) == (0, 7)
-    with pytest.raises(UserError) as caught:
-        order_of(LIMITS, 1, 7)
-    assert caught.value.param == "priority"
-    by_priority = Limits(max_model_len=9, max_num_seqs=1, max_num_batched_tokens=9, scheduling_policy="priority")
-    assert order_of(by_priority, -2, 7) < order_of(by_priority, 0, 3) < order_of(by_priority, 0, 4)
-    unknown = Limits(max_model_len=9, max_num_seqs=1, max_num_batched_tokens=9, scheduling_policy="lottery")
+    for policy in ("fcfs", "fair"):
+        line = make_queue(replace(LIMITS, scheduling_policy=policy), FakeClock())
+        assert line.order(0, 7) == (0, 7)
+        with pytest.raises(UserError) as caught:
+            line.order(1, 7)
+        assert caught.value.param == "priority"
+    by_priority = make_queue(replace(LIMITS, scheduling_policy="priority"), FakeClock())
+    assert by_priority.order(-2, 7) < by_priority.order(0, 3) < by_priority.order(0, 4)
     with pytest.raises(ConfigError, match="lottery"):
-        order_of(unknown, 0, 0)
+        make_queue(replace(LIMITS, scheduling_policy="lottery"), FakeClock())
+
+
+def test_who_finds_the_line_full_is_told_when_it_will_have_moved() -> None:
+    clock = FakeClock()
+    queue = make_queue(replace(LIMITS, max_waiting=80), clock)
+
+    def told() -> float:
+        with pytest.raises(Overloaded) as caught:
+            queue.check_room(1)
+        return caught.value.retry_after_s
+
+    for arrival in range(80):
+        queue.push(request(order=(0, arrival)))
+    assert told() == 5.0, "nothing to measure by"
+    for arrival in range(80, 160):  # two starts a second for forty seconds
+        clock.advance(0.5)
+        first = queue.peek()
+        assert first is not None
+        queue.take(first)
+        queue.push(request(order=(0, arrival)))
+    assert told() == pytest.approx(80 * 0.25 / 2, rel=0.15)
+    clock.advance(3600)
+    assert told() == 5.0
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from octavo.base.errors import Overloaded, UserError
 from octavo.base.plan import StepResult
-from octavo.base.wire import EngineRequest, Sampling
+from octavo.base.wire import EngineRequest, Progress, Sampling
 from octavo.sched.limits import Limits
+from octavo.testing.fake_executor import expected_tokens
 from octavo.testing.sim import Simulation, World
 
 VOCAB = 50
@@ -225,6 +227,7 @@ def test_bad_logits_end_one_request_only() -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_failed_step_ends_those_in_it_and_leaves_nothing_findable(depth: int) -> None:
     sim = world(depth, max_num_seqs=2)
+    sim.world.give_up_rate = 1.0
     sim.fake.fail_steps = {3}
     for i, id in enumerate("abcd"):
         sim.add(ask(id, prompt=16, first=i, max_tokens=4))
@@ -238,6 +241,43 @@ def test_a_failed_step_ends_those_in_it_and_leaves_nothing_findable(depth: int) 
     assert sim.finishes["length"] == 6
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("at", range(1, 12))
+def test_a_step_that_fails_once_is_done_again(depth: int, at: int) -> None:
+    sim = world(depth, max_num_seqs=3)
+    sim.world.give_up_rate = 0.0
+    sim.fake.fail_steps = {at}
+    for i, id in enumerate("abcd"):
+        sim.add(ask(id, prompt=9 + 4 * i, first=i, max_tokens=6))
+    sim.drain()
+    assert sim.finishes == {"length": 4}
+
+
+@pytest.mark.parametrize("told", [0, 1, 4, 7])
+def test_a_request_goes_on_where_another_engine_left_it(told: int) -> None:
+    """The fake model is a function of all tokens before: what is missing or doubled changes everything after it."""
+    sim = world(2, max_num_seqs=2)
+    whole = ask("a", prompt=9, max_tokens=8)
+    want, reason = expected_tokens(sim.fake.next_token, whole.tokens, whole.sampling)
+    progress = Progress(want[:told], scored=0, cached_tokens=3, queued_s=1.5)
+    outputs = []
+    sim.scheduler.add(msgspec.structs.replace(whole, progress=progress))
+    while sim.scheduler.has_work:
+        plan = sim.scheduler.plan()
+        sim.fake.forward(plan)
+        outputs += sim.scheduler.update(plan, sim.fake.sample({}).result())
+    assert [token for output in outputs for token in output.tokens] == want[told:]
+    assert (outputs[-1].finish, outputs[-1].cached_tokens, outputs[-1].queued_s) == (reason, 3, 1.5)
+
+
+def test_a_request_cannot_come_back_with_more_than_it_may_have() -> None:
+    scheduler = world(1).scheduler
+    for told in (4, 5):
+        whole = ask("a", prompt=9, max_tokens=4)
+        with pytest.raises(UserError, match="all the tokens"):
+            scheduler.add(msgspec.structs.replace(whole, progress=Progress([1] * told)))
+
+
 def test_results_must_come_in_order_and_lost_ones_are_passed_over() -> None:
     scheduler = world().scheduler
     scheduler.add(ask("a"))
@@ -248,7 +288,9 @@ def test_results_must_come_in_order_and_lost_ones_are_passed_over() -> None:
         scheduler.update(second, StepResult(second.step, [[1]]))
     with pytest.raises(ValueError, match="sampled"):
         scheduler.update(first, StepResult(first.step, []))
-    outputs = scheduler.fail([first, second], "the device is gone")
+    assert scheduler.reached(second) == {"a": 11}
+    scheduler.retreat([first, second])
+    outputs = scheduler.reject(["a"], "the device is gone")
     assert [(output.id, output.finish, output.error, output.error_code) for output in outputs] == [
         ("a", "error", "the device is gone", 500)
     ]

@@ -1,0 +1,67 @@
+"""A drill: something goes wrong, again and again under other seeds, and what was promised must hold each time.
+
+What came of it goes to the file that OCTAVO_FAULTS_RESULTS names, one JSON line a drill; scripts/faults.py makes
+docs/reliability.md of them. OCTAVO_FAULTS_RUNS says how many runs a drill has.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+RUNS = int(os.environ.get("OCTAVO_FAULTS_RUNS", "1"))
+RESULTS = os.environ.get("OCTAVO_FAULTS_RESULTS", "")
+MODEL = os.environ.get("OCTAVO_FAULTS_MODEL", "")
+"""A model's file for the drills that want a real one."""
+
+
+class Drill:
+    """`recovered` holds seconds, one a run, where there is something to recover from."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.recovered: list[float] = []
+        self.note = ""
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """The time from the fault until all is well."""
+        begin = time.monotonic()
+        yield
+        self.recovered.append(time.monotonic() - begin)
+
+    def seeds(self, most: int = 1000) -> Iterator[Random]:
+        """One generator a run."""
+        for seed in range(min(RUNS, most)):
+            yield Random(seed)
+            self.runs += 1
+
+
+@contextmanager
+def drill(id: str, what: str, promise: str) -> Iterator[Drill]:
+    """`id` sorts the table. An exception inside is the verdict."""
+    one = Drill()
+    verdict = "failed"
+    try:
+        yield one
+        one.runs = one.runs or 1
+        verdict = "held"
+    finally:
+        if RESULTS:
+            times = sorted(one.recovered)
+            line = {
+                "id": id,
+                "what": what,
+                "promise": promise,
+                "runs": one.runs,
+                "median_s": round(statistics.median(times), 3) if times else None,
+                "worst_s": round(times[-1], 3) if times else None,
+                "note": one.note,
+                "verdict": verdict,
+            }
+            with Path(RESULTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")

@@ -1,0 +1,119 @@
+"""Files that are not what they were: weights, configurations, tokenizers, what earlier starts remembered."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from drills import drill
+from safetensors.numpy import load_file, save_file
+
+from octavo.base.config import CacheConfig, EngineConfig, ModelConfig
+from octavo.base.errors import ConfigError, ModelFileError
+from octavo.base.wire import EngineRequest, Sampling
+from octavo.engine.assemble import assemble
+from octavo.sched.finish import BAD_LOGITS
+from octavo.testing.tiny import tiny
+from octavo.text.load import load_text
+from octavo.weights.facts import read_model
+from octavo.worker import remembered
+from octavo.worker.capacity import Need
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny("llama").save(tmp_path_factory.mktemp("model"))
+
+
+def config(folder: Path) -> EngineConfig:
+    model = ModelConfig(model=str(folder), max_model_len=64, dtype="float32")
+    return EngineConfig(model=model, cache=CacheConfig(num_gpu_blocks_override=32))
+
+
+def answer(folder: Path) -> tuple[list[int], str | None, str | None]:
+    """A few tokens of the model, through all of the engine; and its text side is read too."""
+    load_text(read_model(config(folder).model), config(folder).model)
+    core = assemble(config(folder)).core
+    core.add(EngineRequest("a", [5, 6, 7], Sampling(seed=1, max_tokens=6, temperature=0.0)))
+    tokens: list[int] = []
+    last = None
+    while core.has_work:
+        outputs = core.step()
+        for output in outputs.outputs if outputs else ():
+            tokens += output.tokens
+            last = output
+    core.shutdown()
+    assert last is not None
+    return tokens, last.finish, last.error
+
+
+def damage(data: bytes, random: Random) -> bytes:
+    """Cut short, with a run of other bytes near its beginning, or empty."""
+    kind = random.randrange(4)
+    if kind == 0:
+        return data[: random.randrange(len(data))]
+    if kind == 1:
+        return b""
+    place = random.randrange(min(len(data) - 8, 2000))
+    return data[:place] + random.randbytes(random.choice([1, 2, 8])) + data[place + 8 :]
+
+
+@pytest.fixture
+def restored(folder: Path) -> Iterator[Path]:
+    kept = {path: path.read_bytes() for path in folder.iterdir()}
+    yield folder
+    for path, data in kept.items():
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_file(restored: Path, name: str) -> None:
+    promise = "refused in one line, or read as it is; nothing else"
+    with drill(f"F16 {name}", f"`{name}` cut short or with other bytes near its beginning", promise) as d:
+        path = restored / name
+        whole = path.read_bytes()
+        refused: list[str] = []
+        for random in d.seeds():
+            for _ in range(4):
+                path.write_bytes(damage(whole, random))
+                try:
+                    answer(restored)
+                except (ConfigError, ModelFileError) as error:
+                    refused.append(str(error))
+        assert refused
+        assert not [line for line in refused if "\n" in line or "Traceback" in line]
+        d.note = f"{len(refused)} of {4 * d.runs} refused"
+        path.write_bytes(whole)
+        assert answer(restored)[1] == "length"
+
+
+def test_weights_that_are_no_numbers(restored: Path) -> None:
+    with drill("F16 NaN", "a NaN in the weights", "the request ends with its own error, the engine lives"):
+        path = restored / "model.safetensors"
+        tensors = load_file(path)
+        name = next(name for name in tensors if "layers.1.mlp.down_proj" in name)
+        tensors[name] = np.full_like(tensors[name], np.nan)
+        save_file(tensors, path, metadata={"format": "pt"})
+        tokens, finish, error = answer(restored)
+        assert (tokens, finish, error) == ([], "error", BAD_LOGITS)
+
+
+def test_what_was_remembered_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with drill("F16 cache", "the file of an earlier start's measurement is damaged", "measured again") as d:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        need = Need(*([1 << 20] * len(Need.__struct_fields__)))
+        key = remembered.key_of("a", 1)
+        remembered.remember(key, need)
+        assert remembered.recall(key) == need
+        path = next((tmp_path / "octavo" / "plans").iterdir())
+        whole = path.read_bytes()
+        for random in d.seeds():
+            path.write_bytes(whole[: random.randrange(len(whole))])
+            assert remembered.recall(key) is None
+            path.write_bytes(random.randbytes(40))
+            assert remembered.recall(key) is None
+        path.unlink()
+        path.mkdir()
+        assert remembered.recall(key) is None
+        remembered.remember(key, need)

@@ -1,0 +1,128 @@
+"""Mixed load with random faults, for long; memory stays where it was.
+
+OCTAVO_SOAK_MINUTES is its length; `python scripts/faults.py --soak 30` sets it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import time
+from random import Random
+from typing import Any
+
+import psutil
+import pytest
+from drills import drill
+from faults_server import Client, bodies, quiet, serving
+from test_faults_server import FAKE, ask_raw, nonsense, vanish, whole
+
+MINUTES = float(os.environ.get("OCTAVO_SOAK_MINUTES", "30"))
+WORKERS = 12
+FLAT = 1.02
+
+
+class Soak:
+    """Workers that check every answer against what it was at first, a nemesis, and a look at memory."""
+
+    def __init__(self, client: Client, known: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        self.client = client
+        self.known = known
+        self.end = time.monotonic() + MINUTES * 60
+        self.checked = self.aborted = self.refused = self.crashed = 0
+        self.samples: list[tuple[float, float]] = []  # (bytes of the API process, bytes of the engine)
+        self.restarts = 0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.end
+
+    async def work(self, random: Random) -> None:
+        while not self.over:
+            body, want = random.choice(self.known)
+            dice = random.random()
+            if dice < 0.15:
+                sock = await ask_raw(self.client, {**body, "stream": True}, random.choice([50, None, None]))
+                await asyncio.sleep(random.random() * 0.3)
+                vanish(sock)
+                self.aborted += 1
+            elif dice < 0.25:
+                assert 400 <= await nonsense(self.client, random) < 500
+                self.refused += 1
+            else:
+                got = await self.client.streamed(body) if dice < 0.7 else await self.client.whole(body)
+                assert got == want, (body, got, want)
+                self.checked += 1
+
+    async def nemesis(self, random: Random) -> None:
+        """Kills, stops and starts; seldom enough for the default limit of restarts."""
+        gap = max(20.0, MINUTES * 60 / 12)
+        while not self.over:
+            await asyncio.sleep(gap * (0.5 + random.random()))
+            if self.over:
+                return
+            engine = self.client.server.engine
+            if random.random() < 0.6:
+                engine.kill()
+                self.restarts += 1
+            else:
+                engine.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(random.random() * 2)
+                engine.send_signal(signal.SIGCONT)
+
+    async def watch(self) -> None:
+        while not self.over:
+            await asyncio.sleep(min(10.0, MINUTES * 2))
+            self.samples.append((own_bytes(self.client.server.process.pid), own_bytes(self.client.server.engine.pid)))
+
+
+def own_bytes(pid: int) -> float:
+    """What is the process's own, swap included: resident memory alone hides what was swapped out."""
+    try:
+        info = psutil.Process(pid).memory_full_info()
+    except psutil.Error:
+        return 0.0
+    return float(info.uss + info.swap)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+async def test_soak() -> None:
+    what = f"{MINUTES:g} min of {WORKERS} clients: streams, wholes, constraints, aborts, nonsense; kills and stops"
+    with drill("S1", what, "every answer as at first; memory flat within 2%; no block left") as d:
+        faults = [{"stage": "result", "at": 2000, "times": 3}, {"stage": "forward", "kind": "memory", "at": 5000}]
+        async with serving(fake=FAKE, faults=faults, recovery={"max_engine_restarts": 100}) as client:
+            asked = [body for seed in range(4) for body in bodies(Random(seed), 9)]
+            known = list(zip(asked, await whole(client, asked)))
+            await warm_up(client)
+            soak = Soak(client, known)
+            workers = [soak.work(Random(seed)) for seed in range(WORKERS)]
+            await asyncio.gather(*workers, soak.nemesis(Random(99)), soak.watch())
+            await quiet(client)
+            assert await client.metric("octavo:engine_restarts_total") == soak.restarts
+            assert await client.metric("octavo:requests_failed_by_crash_total") == 0
+        growth = compare(soak.samples)
+        d.note = json.dumps(
+            {
+                "answers checked": soak.checked,
+                "aborted": soak.aborted,
+                "refused": soak.refused,
+                "restarts": soak.restarts,
+                "API memory last/first": round(growth, 4),
+            }
+        )
+        assert growth <= FLAT
+
+
+async def warm_up(client: Client) -> None:
+    """Until what is cached is cached: some thousands of odd bodies add megabytes, then no more."""
+    for first in range(0, 4000, 20):
+        await asyncio.gather(*(nonsense(client, Random(first + i)) for i in range(20)))
+
+
+def compare(samples: list[tuple[float, float]]) -> float:
+    """The API process's memory in the last fifth over that in the second: the first warms its caches."""
+    own = [sample[0] for sample in samples if sample[0]]
+    part = max(1, len(own) // 5)
+    return statistics.median(own[-part:]) / statistics.median(own[part : 2 * part] or own[:part])

@@ -1,0 +1,183 @@
+"""Image, unit and chart: what they run exists, what they promise is in them."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from go_template import Templates
+
+from octavo.base.args import parse
+from octavo.base.config import OctavoConfig, ServeConfig
+from octavo.serve.table import ENDPOINTS
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "deploy/helm/octavo"
+PATHS = {endpoint.path for endpoint in ENDPOINTS}
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """The chart's values with some changed, as --set a.b=c would."""
+    found = yaml.safe_load((CHART / "values.yaml").read_text())
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        target = found
+        for name in parents:
+            target = target[name]
+        target[last] = value
+    return found
+
+
+def rendered(**changes: Any) -> dict[str, dict[str, Any]]:
+    """Manifests by kind, as `helm template demo` gives them."""
+    given = values(**changes)
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    top = {
+        "Values": given,
+        "Release": {"Name": "demo", "Service": "Helm"},
+        "Chart": {"AppVersion": chart["appVersion"]},
+    }
+    templates = Templates(top, (CHART / "templates/_helpers.tpl").read_text())
+    found = {}
+    for path in sorted(CHART.glob("templates/*.yaml")):
+        for manifest in yaml.safe_load_all(templates.render(path.read_text())):
+            if manifest:
+                found[manifest["kind"]] = manifest
+    return found
+
+
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"gpu": 2, "args": ["--max-model-len=8k", "--gpu-memory-utilization=0.9"], "image__tag": "cuda"},
+    {"persistence__enabled": False, "replicas": 3},
+    {"persistence__existingClaim": "models", "apiKey__existingSecret": "keys", "hubToken__existingSecret": "hub"},
+    {"serviceMonitor__enabled": True, "serviceMonitor__existingSecret": "keys", "serviceMonitor__labels": {"a": "b"}},
+    {"podDisruptionBudget__enabled": True, "networkPolicy__enabled": True, "networkPolicy__fromLabels": {"app": "web"}},
+    {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}], "podAnnotations": {"c": "d"}},
+)
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_the_chart_renders(changes: dict[str, Any]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jsonschema.validate(values(**changes), schema)
+    found = rendered(**changes)
+    assert {"Deployment", "Service"} <= set(found)
+    for manifest in found.values():
+        assert manifest["metadata"]["name"] == "demo-octavo"
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo"
+    pod = found["Deployment"]["spec"]["template"]
+    selector = found["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+    assert found["Service"]["spec"]["selector"] == selector
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert pod["spec"]["securityContext"]["runAsNonRoot"]
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    (config,) = parse(container["args"][1:], (OctavoConfig,), "model")
+    assert config.engine.model.model == values(**changes)["model"]
+    assert config.serve.port == container["ports"][0]["containerPort"]
+
+
+def test_the_chart_probes_and_drains() -> None:
+    spec = rendered(shutdownTimeout=100, preStopDelay=7)["Deployment"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] in PATHS
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/health"
+    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
+    assert spec["terminationGracePeriodSeconds"] >= 100 + 7
+    assert "--shutdown-timeout=100" in container["args"]
+
+
+def test_the_chart_on_gpus_and_with_replicas() -> None:
+    on_gpu = rendered(gpu=1)["Deployment"]["spec"]
+    assert on_gpu["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert on_gpu["strategy"] == {"type": "Recreate"}
+    on_cpu = rendered(persistence__enabled=False)["Deployment"]["spec"]
+    assert "nvidia.com/gpu" not in on_cpu["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert on_cpu["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert "PersistentVolumeClaim" not in rendered(persistence__existingClaim="models")
+
+
+def test_keys_come_from_secrets_alone() -> None:
+    container = rendered(apiKey__existingSecret="keys")["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    (key,) = [each for each in container["env"] if each["name"] == "OCTAVO_API_KEY"]
+    assert key["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "api-key"}
+    assert not any("key" in argument for argument in container["args"])
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm")
+@pytest.mark.parametrize("arguments", [["lint", "--strict"], ["template", "demo"]])
+def test_helm_itself(arguments: list[str]) -> None:
+    done = subprocess.run(["helm", *arguments, str(CHART)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def stages() -> dict[str, list[str]]:
+    """The image's stages by name, an instruction a line."""
+    text = (ROOT / "deploy/docker/Dockerfile").read_text()
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        if line.startswith("FROM "):
+            lines = found.setdefault(line.rsplit(" ", 1)[1], [])
+        lines.append(line)
+    return found
+
+
+def test_the_image() -> None:
+    found = stages()
+    assert list(found) == ["wheel", "base", "cpu", "cuda"]
+    for target in ("cpu", "cuda"):
+        assert found[target][0] == f"FROM base AS {target}"
+        assert found[target][-1] == "USER 10001:10001" or target == "cuda"
+        assert any(line == "USER 10001:10001" for line in found[target])
+    base = "\n".join(found["base"])
+    assert "HEALTHCHECK" in base
+    assert "/health" in base
+    assert "STOPSIGNAL SIGTERM" in base
+    assert 'ENTRYPOINT ["octavo"]' in base
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for line in (line for stage in found.values() for line in stage if line.startswith("COPY ")):
+        for source in line.split()[1:-1]:
+            assert (ROOT / source).exists(), source
+            assert f"!{source.split('/')[0]}" in ignored, f"{source} is not sent to the builder"
+
+
+def test_variables_of_the_image_are_flags() -> None:
+    known = {f"OCTAVO_{name.upper()}" for name in ServeConfig.__struct_fields__}
+    text = (ROOT / "deploy/docker/Dockerfile").read_text() + (ROOT / "deploy/systemd/octavo.service").read_text()
+    assert set(re.findall(r"\bOCTAVO_[A-Z_]+", text)) <= known
+
+
+def test_compose() -> None:
+    services = yaml.safe_load((ROOT / "deploy/docker/compose.yaml").read_text())["services"]
+    assert services["octavo"]["build"]["target"] in stages()
+    for service in services.values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert not source.startswith(".") or (ROOT / "deploy/docker" / source).exists()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_the_unit(tmp_path: Path) -> None:
+    text = (ROOT / "deploy/systemd/octavo.service").read_text()
+    assert "KillMode=mixed" in text
+    grace = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    assert grace is not None
+    assert int(grace[1]) > ServeConfig().shutdown_timeout
+    unit = tmp_path / "octavo.service"
+    unit.write_text(text.replace("/opt/octavo/bin/octavo", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "octavo.service" not in done.stderr, done.stderr
