@@ -94,6 +94,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     async_scheduling: Annotated[
         bool | None, doc("Plan a step while the one before runs. Unset: on where the device runs by itself.")
     ] = None
+    wake_on_request: Annotated[
+        bool, doc("A request that finds the engine asleep wakes it, instead of being answered 503.")
+    ] = False
     max_waiting: Annotated[int, doc("Requests that may wait; one more is answered 429.", ge=1, le=1 << 20)] = 1024
     max_waiting_tokens: Annotated[int, doc("Prompt tokens that may wait in all.", ge=1)] = 1 << 24
 

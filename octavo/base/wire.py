@@ -111,6 +111,7 @@ class EngineStats(Struct, frozen=True, array_like=True):
     preemptions: int = 0
     prefix_queries: int = 0  # tokens looked up
     prefix_hits: int = 0  # tokens found
+    asleep: int = 0  # level at which device memory is given back; 0: awake
 
 
 class StepOutputs(Struct, frozen=True, array_like=True, tag="outputs"):
@@ -144,5 +145,8 @@ class Fatal(Struct, frozen=True, array_like=True, tag="fatal"):
 
 
 EngineOutput = StepOutputs | ControlReply | Ready | Fatal
+
+MEMORY_TAGS = ("weights", "kv_cache")
+"""What an engine that sleeps gives back, by vLLM's names."""
 
 FINISH_REASONS = ("stop", "length", "abort", "error")

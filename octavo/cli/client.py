@@ -82,6 +82,10 @@ class Client:
         reply = self._json("GET", "/v1/models")
         return [str(entry["id"]) for entry in reply.get("data", []) if isinstance(entry, dict) and "id" in entry]
 
+    def command(self, path: str, timeout_s: float = 600.0) -> dict[str, Any]:
+        """POST without a body: an operator's command. Raises UserError with the server's own words."""
+        return self._json("POST", path, timeout_s)
+
     def stream(self, path: str, body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         """Pieces of text of a streamed chat or completion; `answer` is filled on the way.
 
@@ -119,8 +123,8 @@ class Client:
         finally:
             connection.close()
 
-    def _json(self, method: str, path: str) -> dict[str, Any]:
-        connection = self._connect(timeout_s=30.0)
+    def _json(self, method: str, path: str, timeout_s: float = 30.0) -> dict[str, Any]:
+        connection = self._connect(timeout_s)
         try:
             reply = json.loads(self._send(connection, method, path, None).read(MAX_REPLY_BYTES))
             return reply if isinstance(reply, dict) else {}

@@ -18,6 +18,7 @@ from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.resolve import refit, resolve
+from octavo.engine.rest import Rest
 from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
 from octavo.platform.limits import memory_limits
@@ -107,12 +108,14 @@ def finish(
         with fitting(f"a KV cache of {format_bytes(sized.total_bytes)}"):
             executor.start(sized.layout)
     with phases.timed("scheduler"):
-        scheduler = _scheduler(config, resolved, sized, files.arch if files else None)
+        rest = Rest(executor, wake_on_request=config.scheduler.wake_on_request)
+        scheduler = _scheduler(config, resolved, sized, files.arch if files else None, rest)
     kv_notes = [*_kv_notes(sized), *_host_note(config, resolved)]
     for note in kv_notes:
         log.info(note)
     seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
-    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat=seat)
+    guard = rest.guarded(make_guard(vocab_size))
+    core = Core(scheduler, executor, resolved.depth, guard, seat=seat, rest=rest)
     ready = Ready(
         max_model_len=resolved.max_model_len,
         vocab_size=vocab_size,
@@ -143,7 +146,9 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
     )
 
 
-def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None) -> Scheduler:
+def _scheduler(
+    config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None, rest: Rest
+) -> Scheduler:
     limits = Limits(
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
@@ -155,10 +160,11 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits, stepwise=_stepwise)
+        return Scheduler(sized.layout, limits, gates=rest.gates, stepwise=_stepwise)
     return Scheduler(
         sized.layout,
         limits,
+        gates=rest.gates,
         salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
         stepwise=_stepwise,
     )

@@ -116,6 +116,11 @@ class Scheduler:
         """Gauges now, and counters since the beginning."""
         return self.board.stats()
 
+    def set_aside(self) -> None:
+        """Let all that runs wait again, no step being in flight; its next start computes it anew."""
+        for request in reversed(list(self.board.running)):
+            self.board.preempt(request)
+
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
         self.board.kv.forget_prefixes()

@@ -24,6 +24,7 @@ class Scope(enum.Enum):
     """What a route asks of its caller."""
 
     OPEN = "open"  # probes and the page: say nothing about the model or its users
+    ADMIN = "admin"  # what changes the server for everybody: any valid key
     USE = "use"  # inference, its tools, and the server's own figures: any valid key
     DOCS = "docs"  # the description of the API: like USE, unless the operator opens it
 

@@ -56,6 +56,7 @@ class Service:
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
         self.stores = Stores(config.serve)
+        self.resting = asyncio.Lock()  # one falls asleep or wakes at a time
         self.batch_slots = asyncio.Semaphore(config.serve.batch_concurrency)
         self._backend: Backend | None = None
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="octavo-text")
@@ -83,6 +84,16 @@ class Service:
     def alive(self) -> bool:
         """False only when the engine is gone for good."""
         return self._backend is None or _alive(self._backend.engine)
+
+    @property
+    def asleep(self) -> int:
+        """The level at which the engine sleeps; 0: it is awake."""
+        return self.stats().asleep
+
+    @property
+    def wakes_by_itself(self) -> bool:
+        """Whether a request wakes an engine that sleeps."""
+        return self.config.engine.scheduler.wake_on_request
 
     def stats(self) -> EngineStats:
         """The engine's figures; zeros while there is none."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -51,6 +51,10 @@ class Engine(Protocol):
 
     def submit(self, request: EngineRequest) -> OutputStream:
         """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
+        ...
+
+    async def control(self, command: str, *, timeout_s: float = ..., **args: str | int | float | bool | None) -> Any:
+        """Calls a command of engine/control.py. Raises EngineError with its message."""
         ...
 
     def check(self) -> None:

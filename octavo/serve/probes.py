@@ -8,10 +8,10 @@ from octavo.serve.metrics import CONTENT_TYPE
 
 
 async def health(call: Call) -> Reply:
-    """200 while the process is of use, loading included; 503 when the engine is gone for good."""
+    """200 while the process is of use, loading and sleep included; 503 when the engine is gone for good."""
     if not call.service.alive:
         raise Unavailable("The engine is not running.")
-    return json_reply({"status": "ok"})
+    return json_reply({"status": "asleep" if call.service.asleep else "ok"})
 
 
 async def ready(call: Call) -> Reply:
@@ -22,6 +22,8 @@ async def ready(call: Call) -> Reply:
         raise Unavailable(str(exc) if isinstance(exc, Unavailable) else "The engine is not running.") from exc
     if not call.service.moving:
         raise Unavailable("The engine has not moved for a while.")
+    if call.service.asleep and not call.service.wakes_by_itself:
+        raise Unavailable(f"The engine is asleep (level {call.service.asleep}); POST /wake_up wakes it.")
     return json_reply({"status": "ready"})
 
 

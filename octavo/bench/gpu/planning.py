@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.plan import StepPlan, StepResult
@@ -50,6 +51,14 @@ class NullExecutor:
 
     def prepare(self) -> bool:
         return False
+
+    def sleep(self, level: int) -> int:
+        del level
+        return 0
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        del tags
+        return []
 
     def shutdown(self) -> None:
         self._plan = None

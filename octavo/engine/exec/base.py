@@ -1,6 +1,7 @@
 """Executor: how the engine reaches its workers. Forward and sample are two calls, so that work between them
 (grammar masks) overlaps the device."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from octavo.base.plan import StepPlan, StepResult
@@ -36,6 +37,18 @@ class Executor(Protocol):
 
     def prepare(self) -> bool:
         """Use a moment when no step is in flight to make later ones cheaper; True while there is more to do."""
+        ...
+
+    def sleep(self, level: int) -> int:
+        """Give device memory back, no step being in flight: the KV cache, and the weights, whose contents level 1 keeps
+        in host memory; how many bytes. Raises ConfigError, with nothing changed, where that cannot be."""
+        ...
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        """Bring the memory of these tags back (``weights``, ``kv_cache``); those still down.
+
+        Raises MemoryError, ConfigError or ModelFileError, and may be called again.
+        """
         ...
 
     def shutdown(self) -> None: ...

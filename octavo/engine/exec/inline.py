@@ -4,7 +4,7 @@ A GPU runs by itself, so the worker is called directly. On a CPU with more than 
 worker does happens in one thread of its own, in order, so that planning goes on beside it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -52,6 +52,12 @@ class DirectExecutor:
     def prepare(self) -> bool:
         return bool(self._worker.prepare())
 
+    def sleep(self, level: int) -> int:
+        return int(self._worker.sleep(level))
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        return list(self._worker.wake(tags))
+
     def shutdown(self) -> None:
         self._worker.shutdown()
 
@@ -91,6 +97,12 @@ class ThreadedExecutor:
 
     def prepare(self) -> bool:
         return bool(self._call(self._worker.prepare))
+
+    def sleep(self, level: int) -> int:
+        return int(self._call(lambda: self._worker.sleep(level)))
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        return list(self._call(lambda: self._worker.wake(tags)))
 
     def shutdown(self) -> None:
         if not self._closed:

@@ -2,11 +2,12 @@
 
 from octavo.sched.gates.base import Gate
 from octavo.sched.gates.long_prefill import LongPrefillGate
+from octavo.sched.gates.paused import PausedGate
 from octavo.sched.gates.rows import RowGate, RowPool
 from octavo.sched.gates.tokens import TokenGate
 from octavo.sched.limits import Limits
 
-__all__ = ["Gate", "LongPrefillGate", "RowGate", "RowPool", "TokenGate", "standard_gates"]
+__all__ = ["Gate", "LongPrefillGate", "PausedGate", "RowGate", "RowPool", "TokenGate", "standard_gates"]
 
 
 def standard_gates(limits: Limits, rows: RowPool) -> list[Gate]:

@@ -108,7 +108,7 @@ def test_a_cpu_gives_a_modest_share(free_gib, length, want_gib):
 def test_kv_views_share_blocks_and_not_places():
     spec = KVSpec(num_kv_heads=2, head_dim=3)
     kv = KVLayout((KVGroup(spec, (0, 2)), KVGroup(spec, (1, 3))), 4, 5, 4)
-    pool = allocate_kv(CpuPlatform(), kv, torch.float32)
+    pool = allocate_kv(CpuPlatform().zeros, kv, torch.float32)
     assert pool.shape == (5, 2, 2, 2, 4, 3)
     views = kv_views(pool, kv)
     for layer, view in enumerate(views):
