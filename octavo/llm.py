@@ -173,8 +173,11 @@ class LLM:
         return bool(self._client.control("reset_prefix_cache"))
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Give device memory back until `wake_up`: the KV cache, and the weights. Level 1 keeps them in host memory,
-        level 2 reads the model's files again. `mode` (abort, keep) is for what runs: offline nothing does. Raises EngineError in one line where that cannot be."""
+        """Give device memory back until `wake_up`: the KV cache, and the weights. Level 1 keeps those in host memory,
+        level 2 reads the model's files again. `mode` is for what runs, which offline is nothing.
+
+        Raises EngineError in one line where that cannot be.
+        """
         self._client.control("sleep", level=level, mode=mode)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:

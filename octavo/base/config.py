@@ -68,7 +68,12 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     block_size: Annotated[int, doc("Tokens in one KV block.", ge=4, le=256)] = 16
     enable_prefix_caching: Annotated[bool, doc("Share KV blocks of equal prefixes between requests.")] = True
     gpu_memory_utilization: Annotated[
-        float, doc("Largest share of the device's memory that Octavo may take, weights included.", gt=0, le=1)
+        float,
+        doc(
+            "Largest share of the device's memory that this engine may take, weights included.",
+            gt=0,
+            le=1,
+        ),
     ] = 0.92
     kv_cache_memory_bytes: Annotated[int, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] | None = None
     cpu_kvcache_space: (

@@ -95,9 +95,7 @@ def kv_bytes(facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, w
     if resolved.device == "cpu":
         host: Any = _Memory(max(0, free), total)
         return int(capacity.on_host(host, resolved, group_layers(specs), DTYPE_BYTES[resolved.dtype]))
-    reserve = max(capacity.RESERVE_LEAST, int(total * capacity.RESERVE_SHARE))
-    allowed = int(engine.cache.gpu_memory_utilization * total) - (total - free)
-    return int(min(allowed, free - reserve) - working)
+    return int(capacity.share_out(total, free, weights, working, engine.cache.gpu_memory_utilization))
 
 
 def working_bytes(arch: Any, resolved: Resolved) -> int:

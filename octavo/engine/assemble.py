@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVSpec
 from octavo.base.wire import EngineRequest, Ready
-from octavo.engine import sizing
+from octavo.engine import fit, sizing
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
 from octavo.engine.exec.base import Executor
@@ -21,7 +21,6 @@ from octavo.engine.resolve import refit, resolve
 from octavo.engine.rest import Rest
 from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
-from octavo.platform.limits import memory_limits
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.weights.facts import ModelFiles, read_model
@@ -101,12 +100,11 @@ def finish(
 ) -> Engine:
     """The half of a start that comes after the weights: size the KV cache, start the worker, make the core."""
     with phases.timed("kv_cache"):
-        sized = _size(config, resolved, specs, executor.kv_capacity)
+        fitted = fit.start(config, resolved, specs, executor)
+        sized = fitted.sized
         for note in sized.notes:
             log.warning(note)
-        resolved = refit(resolved, sized.max_model_len, sized.notes)
-        with fitting(f"a KV cache of {format_bytes(sized.total_bytes)}"):
-            executor.start(sized.layout)
+        resolved = refit(fitted.resolved, sized.max_model_len, sized.notes)
     with phases.timed("scheduler"):
         rest = Rest(executor, wake_on_request=config.scheduler.wake_on_request)
         scheduler = _scheduler(config, resolved, sized, files.arch if files else None, rest)
@@ -127,23 +125,6 @@ def finish(
         phases=phases.seconds,
     )
     return Engine(core, ready, resolved, files)
-
-
-def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure: Callable[[], int]) -> sizing.Sizing:
-    measured = measure()
-    one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
-    asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
-    # On a CPU what is measured is a modest share; what was asked for is held against all that is free.
-    free = memory_limits()[0] if resolved.device == "cpu" else measured
-    if asked is not None and asked > free:
-        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(free))
-    return sizing.size(
-        specs,
-        dtype=resolved.dtype,
-        block_size=resolved.block_size,
-        capacity=measured if asked is None else asked,
-        max_model_len=resolved.max_model_len,
-    )
 
 
 def _scheduler(

@@ -86,6 +86,7 @@ def wake_up(core: Core, arguments: WakeArguments) -> Value:
 
 
 def is_sleeping(core: Core, arguments: NoArguments) -> Value:
+    """Whether any device memory is given back."""
     del arguments
     return core.rest.level > 0
 

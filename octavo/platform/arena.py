@@ -81,6 +81,10 @@ class TaggedMemory(Protocol):
         """Memory behind the same addresses, unset or zeroed. Raises MemoryError, the tag still dropped."""
         ...
 
+    def discard(self, tag: str) -> None:
+        """Give the tag's memory and addresses back. No tensor of it may be touched afterwards."""
+        ...
+
     def close(self) -> None:
         """Let everything go. No tensor of it may be touched afterwards."""
         ...
@@ -165,11 +169,15 @@ class Arena:
             for part in self.parts(tag):
                 part.zero_()
 
-    def close(self) -> None:
-        for tag, span in self._ranges.items():
-            self.drop(tag)
+    def discard(self, tag: str) -> None:
+        self.drop(tag)
+        span = self._ranges.pop(tag, None)
+        if span is not None:
             self._backing.free(span.start, span.size)
-        self._ranges.clear()
+
+    def close(self) -> None:
+        for tag in list(self._ranges):
+            self.discard(tag)
 
     def _range(self, tag: str) -> _Range:
         if tag not in self._ranges:
@@ -221,6 +229,10 @@ class NoArena:
 
     def restore(self, tag: str, *, zeroed: bool = False) -> None:
         """Nothing is ever dropped."""
+
+    def discard(self, tag: str) -> None:
+        """Torch frees each tensor with its last reference."""
+        self._nbytes.pop(tag, None)
 
     def close(self) -> None:
         """Torch frees each tensor with its last reference."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+import msgspec
+
 from octavo.base.errors import EngineDead, EngineError, UserError
 from octavo.base.wire import MEMORY_TAGS
 from octavo.serve.calls import Call, Reply, json_reply
@@ -59,6 +61,11 @@ async def wake_up(call: Call) -> Reply:
         with _reasons():
             awake = await engine.control("wake_up", timeout_s=MOVE_S, tags=",".join(tags))
     return json_reply({"status": "awake" if awake else "sleeping", "tags_woken": tags or None})
+
+
+async def plan(call: Call) -> Reply:
+    """What start-up settled: context, blocks, limits, and a line for each thing that was fitted."""
+    return json_reply(msgspec.structs.asdict(call.service.backend.engine.ready))
 
 
 async def is_sleeping(call: Call) -> Reply:

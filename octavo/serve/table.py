@@ -41,6 +41,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/detokenize", ("POST",), Scope.USE, tokenize.detokenize, DetokenizeRequest),
     Endpoint("/sleep", ("POST",), Scope.ADMIN, admin.sleep),
     Endpoint("/wake_up", ("POST",), Scope.ADMIN, admin.wake_up),
+    Endpoint("/plan", ("GET",), Scope.ADMIN, admin.plan),
     Endpoint("/is_sleeping", ("GET",), Scope.ADMIN, admin.is_sleeping),
     Endpoint("/metrics", ("GET",), Scope.USE, probes.metrics),
     Endpoint("/version", ("GET",), Scope.USE, probes.version),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.base.clock import Clock, SystemClock
+from octavo.base.config import Resolved
 from octavo.base.errors import EngineError
 from octavo.base.plan import PAD_BLOCK, AddedRow, StepPlan, StepResult
 from octavo.base.specs import KVLayout
@@ -158,6 +159,9 @@ class FakeExecutor:
     def kv_capacity(self) -> int:
         """What the constructor was told."""
         return self._capacity_bytes
+
+    def adopt(self, resolved: Resolved) -> None:
+        """It believes nothing."""
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the simulated cache."""

@@ -10,7 +10,8 @@ import torch
 
 from octavo import __version__
 from octavo.base.config import EngineConfig, Resolved
-from octavo.base.errors import ConfigError, EngineError
+from octavo.base.errors import EngineError, NoRoom
+from octavo.base.human import format_bytes
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVGroup, KVLayout, group_layers
 from octavo.nn.quant.base import Empty
@@ -18,7 +19,7 @@ from octavo.platform.arena import KV_CACHE, WEIGHTS
 from octavo.platform.registry import select
 from octavo.worker import remembered
 from octavo.worker.assemble import build_runner, weight_method
-from octavo.worker.capacity import Need, measure, on_device, on_host
+from octavo.worker.capacity import Need, check_host, measure, on_device, on_host
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
 from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan
@@ -52,6 +53,7 @@ class Worker:
         self._dtype: torch.dtype = getattr(torch, resolved.dtype)
         self._kv_dtype = self._dtype
         self._ops = select_ops(self._platform.device, config.device.attention_backend)
+        self._free_at_start = self._platform.memory()[0]
         self._memory = self._platform.arena()
         self._sleeper = Sleeper(self._platform, self._memory, self._drop_weights, self._fill)
         self._decoder: Decoder | None = None
@@ -60,7 +62,11 @@ class Worker:
 
     def load(self) -> None:
         """Build the model and fill its weights. Raises ModelFileError, or ConfigError when they do not fit."""
-        with _fitting("the model", "take a smaller one, or a smaller dtype"):
+        wanted = self._arch.num_parameters() * self._dtype.itemsize
+        what = f"the model, {format_bytes(wanted)} in {self._resolved.dtype},"
+        if not self._platform.counts_memory:
+            check_host(self._files.weight_bytes, "the model")
+        with _fitting(what, self._free_at_start, "take a smaller one, a smaller --dtype, or --device cpu"):
             self._load()
 
     def _load(self) -> None:
@@ -106,7 +112,17 @@ class Worker:
         if need is None:
             need = self._measure(groups)
             remembered.remember(key, need)
-        return on_device(self._platform, self._config.cache, need, libraries_loaded=measured)
+        return on_device(
+            self._platform,
+            self._config.cache,
+            need,
+            libraries_loaded=measured,
+            free_at_start=self._free_at_start,
+        )
+
+    def adopt(self, resolved: Resolved) -> None:
+        """Take these settings instead, before `start`."""
+        self._resolved = resolved
 
     def _measure(self, groups: tuple[KVGroup, ...]) -> Need:
         probe = KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._kv_dtype.itemsize)
@@ -116,16 +132,26 @@ class Worker:
             self._resolved.max_num_batched_tokens,
             self._resolved.max_model_len,
         )
-        with _fitting("the largest step", "lower max_num_batched_tokens, max_num_seqs or max_model_len"):
+        free, _ = self._platform.memory()
+        size = f"{self._resolved.max_num_batched_tokens} tokens of {self._resolved.max_num_seqs} requests"
+        what = f"the largest step, {size},"
+        with _fitting(what, free, "lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"):
             return measure(self._platform, lambda: _run(self._build(probe), plan))
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
         length = min(_WARM_TOKENS, self._resolved.max_model_len - 1, self._resolved.max_num_batched_tokens)
         plan = small_plan(layout, max(1, length))
-        with _fitting("the KV cache", "lower gpu_memory_utilization or kv_cache_memory_bytes"):
-            runner = self._build(layout, zeros=partial(self._memory.zeros, KV_CACHE))
-            _run(runner, plan, next_plan(plan), drop_plan(plan))
+        free, _ = self._platform.memory()
+        what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"
+        try:
+            with _fitting(what, free, "lower --gpu-memory-utilization or --kv-cache-memory-bytes"):
+                runner = self._build(layout, zeros=partial(self._memory.zeros, KV_CACHE))
+                _run(runner, plan, next_plan(plan), drop_plan(plan))
+        except NoRoom:
+            self._platform.release()
+            self._memory.discard(KV_CACHE)
+            raise
         self._runner = runner
         log.debug("operations: %s", self._ops.names)
 
@@ -181,13 +207,13 @@ class Worker:
 
 
 @contextmanager
-def _fitting(what: str, remedy: str) -> Iterator[None]:
-    """Turn a lack of memory at start-up into one line that says what to do."""
+def _fitting(what: str, free: int, remedy: str) -> Iterator[None]:
+    """Turn a lack of memory at start-up into one line that says what to do. `free`: bytes that there were."""
     try:
         yield
     except Exception as error:
         if isinstance(error, MemoryError) or isinstance(error.__cause__ or error, torch.OutOfMemoryError):
-            raise ConfigError(f"{what} does not fit this device's memory; {remedy}") from error
+            raise NoRoom(f"{what} does not fit: {format_bytes(free)} of memory are free; {remedy}") from error
         raise
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import EngineRequest, Sampling
@@ -37,6 +38,9 @@ class NullExecutor:
 
     def kv_capacity(self) -> int:
         return 0
+
+    def adopt(self, resolved: Resolved) -> None:
+        del resolved
 
     def start(self, layout: KVLayout) -> None:
         del layout

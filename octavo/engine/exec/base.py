@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
 
@@ -21,6 +22,10 @@ class Pending(Protocol):
 class Executor(Protocol):
     def kv_capacity(self) -> int:
         """Bytes that the KV cache may take, measured after the weights are in place."""
+        ...
+
+    def adopt(self, resolved: Resolved) -> None:
+        """Take these settings instead, before `start`: smaller steps or a shorter context."""
         ...
 
     def start(self, layout: KVLayout) -> None:

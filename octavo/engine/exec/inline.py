@@ -39,6 +39,9 @@ class DirectExecutor:
     def kv_capacity(self) -> int:
         return int(self._worker.kv_capacity())
 
+    def adopt(self, resolved: Resolved) -> None:
+        self._worker.adopt(resolved)
+
     def start(self, layout: KVLayout) -> None:
         self._worker.start(layout)
 
@@ -77,6 +80,9 @@ class ThreadedExecutor:
 
     def kv_capacity(self) -> int:
         return int(self._call(self._worker.kv_capacity))
+
+    def adopt(self, resolved: Resolved) -> None:
+        self._call(lambda: self._worker.adopt(resolved))
 
     def start(self, layout: KVLayout) -> None:
         self._call(lambda: self._worker.start(layout))
