@@ -77,8 +77,8 @@ class TaggedMemory(Protocol):
         """
         ...
 
-    def restore(self, tag: str, *, zeroed: bool = False) -> None:
-        """Memory behind the same addresses, unset or zeroed. Raises MemoryError, the tag still dropped."""
+    def restore(self, tag: str) -> None:
+        """Memory of unset contents behind the same addresses. Raises MemoryError, the tag still dropped."""
         ...
 
     def discard(self, tag: str) -> None:
@@ -156,7 +156,7 @@ class Arena:
         span.dropped = True
         return given
 
-    def restore(self, tag: str, *, zeroed: bool = False) -> None:
+    def restore(self, tag: str) -> None:
         span = self._ranges.get(tag)
         if span is None or not span.dropped:
             return
@@ -165,9 +165,6 @@ class Arena:
             self._backing.map(span.start, size)
             span.pieces = [(span.start, size)]
         span.dropped = False
-        if zeroed and not self._backing.zeroed:
-            for part in self.parts(tag):
-                part.zero_()
 
     def discard(self, tag: str) -> None:
         self.drop(tag)
@@ -227,7 +224,7 @@ class NoArena:
     def drop(self, tag: str) -> int:
         raise ConfigError(f"the memory of {tag} cannot be given back: {self.why_not}")
 
-    def restore(self, tag: str, *, zeroed: bool = False) -> None:
+    def restore(self, tag: str) -> None:
         """Nothing is ever dropped."""
 
     def discard(self, tag: str) -> None:

@@ -18,6 +18,7 @@ from octavo.worker.runner import Runner
 from octavo.worker.sample.bitmask import BitMask
 from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
+from octavo.worker.shortage import FrugalLauncher
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -69,7 +70,7 @@ def build_runner(
     return Runner(
         platform=platform,
         table=table,
-        launcher=launcher,
+        launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         head=head,
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),

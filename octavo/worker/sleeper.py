@@ -52,7 +52,7 @@ class Sleeper:
             self._bring_weights()
             self.down.discard(WEIGHTS)
         if KV_CACHE in tags and KV_CACHE in self.down:
-            self._memory.restore(KV_CACHE, zeroed=True)
+            self._memory.restore(KV_CACHE)  # no token reads what no token has written: its contents may be anything
             self.down.discard(KV_CACHE)
         self._platform.synchronize()
         return self.down

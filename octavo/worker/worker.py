@@ -23,6 +23,7 @@ from octavo.worker.capacity import Need, check_host, measure, on_device, on_host
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
 from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan
+from octavo.worker.shortage import forget_frames, short_of_memory
 from octavo.worker.sleeper import Sleeper
 
 if TYPE_CHECKING:
@@ -161,7 +162,11 @@ class Worker:
 
     def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:
         """Enqueue the sampling of the step last given to `forward`."""
-        return self._started().sample(riders)
+        pending = self._started().sample(riders)
+        if isinstance(pending, FailedPending) and short_of_memory(pending.error):
+            forget_frames(pending.error)
+            self._platform.release()  # a smaller step may find room then
+        return pending
 
     def prepare(self) -> bool:
         """Use a quiet moment to make later steps cheaper; True while there is more to do."""
