@@ -15,16 +15,19 @@ from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2,
 
 @triton.jit
 def _bounds(first_query, window, M: tl.constexpr, TILE: tl.constexpr, WINDOWED: tl.constexpr):
-    """First token that a tile of queries sees, and the stretch that all of them see whole, which needs no mask."""
+    """First token that a tile of queries sees, the first tile that holds it, and the stretch that all queries see
+    whole, which needs no mask."""
+    lowest = 0
     low = 0
     clean_low = 0
     clean_high = (first_query + 1) // TILE * TILE
     if WINDOWED:
-        low = tl.maximum(first_query - window + 1, 0) // TILE * TILE
+        lowest = tl.maximum(first_query - window + 1, 0)
+        low = lowest // TILE * TILE
         clean_low = tl.maximum(first_query + M - window, 0)
         clean_low = (clean_low + TILE - 1) // TILE * TILE
         clean_low = tl.minimum(tl.maximum(clean_low, low), tl.maximum(clean_high, low))
-    return low, clean_low, tl.maximum(clean_high, clean_low)
+    return lowest, low, clean_low, tl.maximum(clean_high, clean_low)
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
@@ -76,7 +79,7 @@ def _prefill(
 
         first_query = length - query_len + tile * M
         high = tl.minimum(first_query + M, length)
-        low, clean_low, clean_high = _bounds(first_query, window, M, TILE, WINDOWED)
+        lowest, low, clean_low, clean_high = _bounds(first_query, window, M, TILE, WINDOWED)
 
         best = tl.full((M,), float("-inf"), tl.float32)
         total = tl.zeros((M,), tl.float32)
@@ -96,8 +99,8 @@ def _prefill(
             if WINDOWED or phase > 0:
                 for at in range(part_low, part_high, TILE):
                     best, total, acc = attend(
-                        q, base, stride_half, stride_block, table, at, high, query_at, window, scale_log2, softcap,
-                        best, total, acc, D, D_PAD, B, TILE, CAPPED, phase != 1, True, WINDOWED, PRECISION,
+                        q, base, stride_half, stride_block, table, at, lowest, high, query_at, window, scale_log2,
+                        softcap, best, total, acc, D, D_PAD, B, TILE, CAPPED, phase != 1, True, WINDOWED, PRECISION,
                     )  # fmt: skip
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         out_at = (begin + offset).to(tl.int64)[:, None] * (H * D) + head * D + column[None, :]
