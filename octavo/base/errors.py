@@ -65,6 +65,13 @@ class Unavailable(UserError):
         self.retry_after_s = retry_after_s
 
 
+def asleep(message: str) -> Unavailable:
+    """What a request is told that finds the engine asleep: a 503 of that code."""
+    error = Unavailable(message)
+    error.code = "asleep"
+    return error
+
+
 class ConfigError(OctavoError):
     """Something the operator gave cannot work. The message is one line and says what to change."""
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from octavo.base.errors import ConfigError, EngineError, OctavoError, Unavailable
+from octavo.base.errors import ConfigError, EngineError, OctavoError, asleep
 from octavo.base.human import format_bytes
 from octavo.base.wire import MEMORY_TAGS as TAGS
 from octavo.base.wire import EngineRequest
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from octavo.engine.core import Core
 
 log = logging.getLogger(__name__)
-
-ASLEEP = "asleep"
-"""The code of the 503 that a request gets."""
 
 
 class Rest:
@@ -125,10 +122,3 @@ class Rest:
         except EngineError as error:
             log.error("%s", error)
             raise asleep("the engine is asleep and could not be woken") from None
-
-
-def asleep(message: str) -> Unavailable:
-    """The error of a request that finds the engine asleep."""
-    error = Unavailable(message)
-    error.code = ASLEEP
-    return error

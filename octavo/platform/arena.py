@@ -116,6 +116,11 @@ class Arena:
         self._limit = self._whole(limit)
         self._ranges: dict[str, _Range] = {}
 
+    def reserve(self, *tags: str) -> None:
+        """Take these tags' addresses now, to see whether there are any. Raises MemoryError."""
+        for tag in tags:
+            self._range(tag)
+
     def tensor(self, tag: str, shape: tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
         nbytes = max(1, prod(shape)) * dtype.itemsize
         span = self._range(tag)

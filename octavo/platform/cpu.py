@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
 from octavo.platform import host_memory
-from octavo.platform.arena import Arena, NoArena, TaggedMemory
+from octavo.platform.arena import TAGS, Arena, NoArena, TaggedMemory
 from octavo.platform.base import Captured, Facts, T
 from octavo.platform.limits import core_limit, memory_limits
 
@@ -96,7 +96,12 @@ class CpuPlatform:
         why_not = host_memory.missing()
         if why_not:
             return NoArena(self.device, why_not)
-        return Arena(host_memory.HostBacking(), memory_limits()[1])
+        arena = Arena(host_memory.HostBacking(), memory_limits()[1])
+        try:
+            arena.reserve(*TAGS)
+        except MemoryError as error:  # a limit on addresses (ulimit -v), or a kernel that hands out no more than it has
+            return NoArena(self.device, str(error))
+        return arena
 
     def set_aside(self, memory: TaggedMemory, tag: str) -> _Stays:  # noqa: ARG002 - host memory is where they are
         return _Stays()

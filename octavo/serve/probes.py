@@ -1,7 +1,7 @@
 """Answers about the server itself: health, readiness, metrics, version, the page."""
 
 from octavo import __version__
-from octavo.base.errors import OctavoError, Unavailable
+from octavo.base.errors import OctavoError, Unavailable, asleep
 from octavo.serve import web
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.metrics import CONTENT_TYPE
@@ -23,7 +23,7 @@ async def ready(call: Call) -> Reply:
     if not call.service.moving:
         raise Unavailable("The engine has not moved for a while.")
     if call.service.asleep and not call.service.wakes_by_itself:
-        raise Unavailable(f"The engine is asleep (level {call.service.asleep}); POST /wake_up wakes it.")
+        raise asleep(f"The engine is asleep (level {call.service.asleep}); POST /wake_up wakes it.")
     return json_reply({"status": "ready"})
 
 

@@ -9,9 +9,8 @@ import hashlib
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from octavo.base.errors import EngineDead, EngineError, Overloaded
+from octavo.base.errors import EngineDead, EngineError, Overloaded, asleep
 from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
-from octavo.engine.rest import asleep
 from octavo.sched.finish import refused
 
 NextToken = Callable[[Sequence[int]], int]

@@ -101,14 +101,14 @@ def test_arena_addresses_and_contents():
     address = large.data_ptr()
     assert used() - before >= 600 * MIB
     aside = platform.set_aside(arena, WEIGHTS)
-    assert used() - before <= 4 * MIB
+    assert used() - before <= 32 * MIB
     aside.bring_back()
     assert large.data_ptr() == address
     assert (small == 2.0).all()
     assert (large == 3.0).all()
     del small, large
     arena.close()
-    assert used() - before <= 4 * MIB
+    assert used() - before <= 32 * MIB
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -154,13 +154,12 @@ def test_level_one_is_refused_without_room_and_nothing_changes(client, monkeypat
 
 def test_a_card_that_others_hold_part_of(folder):
     """The cache is fitted to what is free, and the engine starts."""
-    free, total = torch.cuda.mem_get_info()
-    others = torch.empty(int(free - 6 * (1 << 30)), dtype=torch.uint8, device="cuda")
+    free, _ = torch.cuda.mem_get_info()
+    others = torch.empty(free - (6 << 30), dtype=torch.uint8, device="cuda")
     client = InprocClient(assemble(engine_config(model=folder, device="cuda", load_format="dummy")))
-    layout_bytes = client.ready.num_blocks
-    assert layout_bytes > 100
-    generate(client, count=2, max_tokens=8)
+    layout = client.engine.core.executor._worker._runner._table
+    assert layout.num_blocks > 100
+    assert len(generate(client, count=2, max_tokens=8)["r0"]) == 8
     client.close()
     del others
     torch.cuda.empty_cache()
-    assert total

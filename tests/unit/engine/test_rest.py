@@ -1,8 +1,11 @@
 """Falling asleep and waking: by the engine's commands over a fake device, and with a real worker's memory."""
 
+import json
+
+import psutil
 import pytest
 from engine_fakes import NO_OUTPUTS, expected, make_core, request, run, take
-from test_real_engine import folder, tiny  # noqa: F401 - a fixture
+from test_real_engine import TINY, folder, tiny  # noqa: F401 - a fixture
 
 from octavo.base.errors import ConfigError, EngineError
 from octavo.base.wire import MEMORY_TAGS, Control
@@ -10,6 +13,7 @@ from octavo.engine.assemble import assemble
 from octavo.engine.control import execute
 from octavo.engine.inproc import InprocClient
 from octavo.sched.gates import PausedGate
+from octavo.worker.sleeper import Sleeper
 
 
 def tell(core, command, **args):
@@ -254,3 +258,25 @@ def test_a_model_whose_files_are_gone_stays_asleep(folder, monkeypatch):  # noqa
     assert client.control("is_sleeping") is True
     assert client.control("wake_up") is True
     client.close()
+
+
+def test_a_cpu_gives_its_memory_back(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "vocab_size": 60_000, "hidden_size": 256}))
+    client = InprocClient(assemble(tiny(str(tmp_path))))
+    held = psutil.Process().memory_info().rss
+    client.control("sleep", level=2)
+    assert held - psutil.Process().memory_info().rss > 2 * 60_000 * 256 * 4 * 0.9  # embedding and head in fp32
+    client.control("wake_up")
+    assert psutil.Process().memory_info().rss > held * 0.9
+    client.close()
+
+
+class Stuck:
+    why_not = "no virtual memory"
+
+
+def test_memory_that_cannot_go_is_refused_in_one_line():
+    sleeper = Sleeper(None, Stuck(), None, None)
+    with pytest.raises(ConfigError, match="this engine cannot sleep: no virtual memory"):
+        sleeper.sleep(2)
+    assert sleeper.down == set()

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from octavo.base.errors import ConfigError
-from octavo.platform import pinned
+from octavo.platform import device_memory, pinned
 from octavo.platform.arena import GROW, KV_CACHE, TAGS, WEIGHTS, Arena, NoArena
 from octavo.platform.cpu import CpuPlatform
+from octavo.platform.cuda import CudaPlatform
 from octavo.platform.device_memory import DeviceBacking
 from octavo.platform.host_memory import HostBacking, missing
 
@@ -319,3 +320,24 @@ def test_a_host_that_will_not_pin_refuses_with_nothing_changed(monkeypatch):
         pinned.put_aside(arena, WEIGHTS, pins, 0)
     assert pins.pinned == {}
     assert (held == 5).all()
+
+
+def test_a_gpu_without_the_bindings_keeps_its_memory(monkeypatch):
+    platform = CudaPlatform()
+    monkeypatch.setattr(device_memory, "driver", lambda: None)
+    assert "cuda-bindings is not installed" in platform.arena().why_not
+
+
+def test_a_driver_without_virtual_memory_is_found_out_at_once(monkeypatch):
+    platform, driver = CudaPlatform(), Driver()
+    monkeypatch.setattr(device_memory, "driver", lambda: driver)
+    monkeypatch.setattr(platform, "memory", lambda: (LIMIT, LIMIT))
+    driver.fail = "access"
+    assert "does not work here: cuMemSetAccess failed" in platform.arena().why_not
+    assert driver.held == 0
+
+
+@linux
+def test_a_host_without_addresses_keeps_its_memory(monkeypatch):
+    monkeypatch.setattr("octavo.platform.cpu.memory_limits", lambda: (1 << 62, 1 << 62))
+    assert "no room for" in CpuPlatform().arena().why_not
