@@ -1,5 +1,6 @@
 """An arena's backing on a CPU: one anonymous mapping a range, whose pages the kernel gives when they are touched."""
 
+import contextlib
 import ctypes
 import mmap
 import sys
@@ -31,8 +32,7 @@ class HostBacking:
             made = mmap.mmap(-1, size, flags=flags)
         except (OSError, ValueError) as error:
             raise MemoryError(f"no room for {size} bytes of addresses: {error}") from None
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            _quietly(made, mmap.MADV_HUGEPAGE)
+        ask_for_large_pages(made)
         address = ctypes.addressof(ctypes.c_char.from_buffer(made))
         self._ranges[address] = made
         return address
@@ -58,8 +58,8 @@ class HostBacking:
         return next((start, made) for start, made in self._ranges.items() if start <= address < start + len(made))
 
 
-def _quietly(made: mmap.mmap, advice: int) -> None:
-    try:
-        made.madvise(advice)
-    except OSError:
-        return  # a kernel built without it
+def ask_for_large_pages(made: mmap.mmap) -> None:
+    """A hint: fewer faults and look-ups. Not every system has them."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            made.madvise(mmap.MADV_HUGEPAGE)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.platform.arena import TaggedMemory
+from octavo.platform.host_memory import ask_for_large_pages
 from octavo.platform.limits import memory_limits
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class Aside:
             made = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise ConfigError(f"the host gave no memory to keep {self._tag} in: {error.strerror}") from None
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            made.madvise(mmap.MADV_HUGEPAGE)
+        ask_for_large_pages(made)
         host = torch.frombuffer(made, dtype=torch.uint8)
         (code,) = self._api.cuMemHostRegister(host.data_ptr(), nbytes, 0)
         if code != self._api.CUresult.CUDA_SUCCESS:

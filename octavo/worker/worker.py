@@ -185,8 +185,12 @@ class Worker:
         self._runner = None
         self._model = None
         self._decoder = None
-        self._platform.release()
-        self._memory.close()
+        try:
+            self._platform.release()
+            self._platform.synchronize()
+            self._memory.close()
+        except RuntimeError as error:  # a device that has failed takes no more orders; its memory goes with the process
+            log.debug("the device did not let go: %s", error)
 
     def _build(self, layout: KVLayout, zeros: Empty | None = None) -> Runner:
         if self._model is None:

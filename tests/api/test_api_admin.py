@@ -63,6 +63,8 @@ def test_a_request_that_comes_asleep_is_told_so(live):
     assert answer.status == 503
     assert answer.error["code"] == "asleep"
     assert int(answer.headers["retry-after"]) > 0
+    assert complete(live, stream=True).status == 503
+    assert live.chat(stream=True).error["code"] == "asleep"
     post(live, "/wake_up")
     assert complete(live).status == 200
 
