@@ -4,6 +4,7 @@ Only what nobody asked for is made smaller. What was fitted is told in one line;
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -37,20 +38,17 @@ class Fitted:
         return self.sized.max_model_len >= min(self.resolved.max_model_len, USEFUL_TOKENS)
 
 
-def fit(
-    config: EngineConfig, resolved: Resolved, specs: list[KVSpec], executor: Executor, *, heed: bool = True
-) -> Fitted:
-    """Measure, and choose the largest steps that leave room for a useful context, or the longest context there can be.
+def choose(config: EngineConfig, resolved: Resolved, size: Callable[[Resolved], sizing.Sizing]) -> Fitted:
+    """The largest steps that leave room for a useful context, or else the longest context there can be.
 
-    `heed`: take the KV cache that was asked for, else what memory allows. Raises NoRoom.
+    `size` cuts the KV cache that given settings leave room for. Raises its NoRoom where nothing fits.
     """
     best: Fitted | None = None
     trouble: NoRoom | None = None
     attempt: Resolved | None = resolved
     while attempt is not None:
-        executor.adopt(attempt)
         try:
-            found = Fitted(attempt, _size(config, attempt, specs, executor.kv_capacity(), heed))
+            found = Fitted(attempt, size(attempt))
         except NoRoom as error:
             trouble = error
         else:
@@ -62,8 +60,22 @@ def fit(
     if best is None:
         assert trouble is not None
         raise trouble
-    executor.adopt(best.resolved)
     return Fitted(_noted(resolved, best.resolved), best.sized)
+
+
+def fit(
+    config: EngineConfig, resolved: Resolved, specs: list[KVSpec], executor: Executor, *, heed: bool = True
+) -> Fitted:
+    """Choose by what the executor measures. `heed`: take the KV cache that was asked for, else what memory allows.
+
+    Raises NoRoom.
+    """
+
+    def size(attempt: Resolved) -> sizing.Sizing:
+        executor.adopt(attempt)
+        return _size(config, attempt, specs, executor.kv_capacity(), heed)
+
+    return choose(config, resolved, size)
 
 
 def start(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], executor: Executor) -> Fitted:
@@ -82,6 +94,8 @@ def start(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], executo
             notes = [f"KV cache fitted to what is free: {wanted} were not to be had"]
             log.warning(notes[0])
             continue
+        for note in fitted.resolved.notes[len(resolved.notes) :]:
+            log.warning(note)
         sized = msgspec.structs.replace(fitted.sized, notes=[*notes, *fitted.sized.notes])
         return Fitted(fitted.resolved, sized)
     raise AssertionError("the last try returns or raises")
@@ -109,7 +123,6 @@ def _noted(before: Resolved, after: Resolved) -> Resolved:
         f"max_num_batched_tokens {after.max_num_batched_tokens} instead of {before.max_num_batched_tokens}, "
         f"max_num_seqs {after.max_num_seqs} instead of {before.max_num_seqs}: smaller steps leave room for the KV cache"
     )
-    log.warning(note)
     return msgspec.structs.replace(after, notes=[*after.notes, note])
 
 
