@@ -1,9 +1,11 @@
 """Falling asleep and waking: by the engine's commands over a fake device, and with a real worker's memory."""
 
 import json
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from engine_fakes import NO_OUTPUTS, expected, make_core, request, run, take
 from test_real_engine import TINY, folder, tiny  # noqa: F401 - a fixture
 
@@ -12,6 +14,8 @@ from octavo.base.wire import MEMORY_TAGS, Control
 from octavo.engine.assemble import assemble
 from octavo.engine.control import execute
 from octavo.engine.inproc import InprocClient
+from octavo.platform import pinned
+from octavo.platform.cpu import CpuPlatform
 from octavo.sched.gates import PausedGate
 from octavo.worker.sleeper import Sleeper
 
@@ -280,3 +284,58 @@ def test_memory_that_cannot_go_is_refused_in_one_line():
     with pytest.raises(ConfigError, match="this engine cannot sleep: no virtual memory"):
         sleeper.sleep(2)
     assert sleeper.down == set()
+
+
+class Pins:
+    """What the bindings would pin, noted."""
+
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+
+    def __init__(self):
+        self.pinned = {}
+
+    def cuMemHostRegister(self, address, size, flags):
+        self.pinned[address] = size + flags
+        return (0,)
+
+    def cuMemHostUnregister(self, address):
+        del self.pinned[address]
+        return (0,)
+
+
+class Apart(CpuPlatform):
+    """A host that treats its own memory as a device's: level 1 copies and drops."""
+
+    pins = Pins()
+
+    def set_aside(self, memory, tag):
+        return pinned.put_aside(memory, tag, self.pins, 0)
+
+
+def test_weights_come_back_from_the_hosts_copy(folder, monkeypatch):  # noqa: F811
+    for name in ("synchronize", "set_device"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: None)
+    monkeypatch.setattr("octavo.worker.worker.select", lambda _: Apart())
+    monkeypatch.setattr(pinned, "CHUNK", 10_000)
+    client = InprocClient(assemble(tiny(folder, attention_backend="reference")))
+    wanted = request("a", [3, 9, 27], max_tokens=12, temperature=0.0)
+
+    def generate():
+        client.submit(wanted)
+        return [token for _ in iter(lambda: client.has_work, False) for one in client.step() for token in one.tokens]
+
+    before = generate()
+    worker = client.engine.core.executor._worker
+    addresses = [each.data_ptr() for each in worker._decoder.parameters()]
+    for _ in range(2):
+        client.control("sleep", level=1)
+        assert len(Apart.pins.pinned) > 3
+        assert not any(each.any() for each in worker._decoder.parameters())
+        client.control("wake_up")
+        assert generate() == before
+        assert [each.data_ptr() for each in worker._decoder.parameters()] == addresses
+    client.control("sleep", level=1)
+    client.control("sleep", level=2)
+    client.control("wake_up")
+    assert generate() == before
+    client.close()
