@@ -14,7 +14,7 @@ import torch
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton import stage as staging
-from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_decode import MAX_FUSED, DecodePlan, choose_chunk, chunk_capacity, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
 from octavo.kernels.triton.prologue import qkv_prologue
@@ -45,8 +45,8 @@ class PlanAhead:
 def attention(
     projected: Projected, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
-    """As `Attention` in kernels/ops: one launch for a step whose rows are apart, else prologue and attention."""
-    if not meta.apart:
+    """As `Attention` in kernels/ops: one launch for few rows that are apart, else prologue and attention."""
+    if not meta.apart or meta.num_rows > MAX_FUSED:
         return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
     shape = (projected.qkv.shape[0], projected.num_heads, projected.head_dim)
     out = torch.empty(shape, dtype=projected.qkv.dtype, device=projected.qkv.device)
@@ -103,7 +103,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     device = _upload(packed, q.device)
     decode = None
     if cu_chunks[-1]:
-        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q, num_kv_heads)
+        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q)
     tiles = int(cu_tiles[-1])
     return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles, fresh)
 
@@ -112,18 +112,15 @@ def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan
     programs = num_programs(q.device)
     rows = ahead.cu_chunks.shape[0] - 1
     most = chunk_capacity(rows, programs, num_kv_heads)
-    decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q, num_kv_heads)
+    decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q)
     return StepPlan(decode, ahead.cu_tiles, ahead.max_tiles)
 
 
-def _decode_plan(
-    cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor, num_kv_heads: int
-) -> DecodePlan:
+def _decode_plan(cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor) -> DecodePlan:
     heads, dim = q.shape[1], q.shape[2]
     part = torch.empty((items, heads, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((items, heads), dtype=torch.float32, device=q.device)
-    arrived = torch.zeros((cu_chunks.shape[0] - 1) * num_kv_heads, dtype=torch.int32, device=q.device)
-    return DecodePlan(cu_chunks, chunk, part, lse, arrived, num_programs(q.device))
+    return DecodePlan(cu_chunks, chunk, part, lse, num_programs(q.device))
 
 
 class TritonAhead:

@@ -42,6 +42,10 @@ class QuantMethod(ABC):
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, in_features] -> [T, out_features]``."""
 
+    def apply_parts(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
+        """The product for a norm to take, perhaps as fp32 parts ``[S, T, out_features]``; see kernels/ops.LinearParts."""
+        return self.apply(ops, layer, x, None)
+
     @abstractmethod
     def create_table(
         self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, empty: Empty

@@ -210,7 +210,7 @@ def test_cache_beyond_32_bit_offsets() -> None:
     )
     kv[-64:] = torch.randn(64, 2, kv_heads, block, dim, device=DEVICE).to(torch.bfloat16)
     qkv = torch.randn(31, (16 + 16) * dim, device=DEVICE).to(torch.bfloat16)
-    q = qkv_prologue(qkv, None, None, 1e-6, None, None, kv, meta, 16, kv_heads, dim)
+    q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, 16, kv_heads, dim), kv, meta)
     got = paged_attention(q, kv, meta, dim**-0.5, None, None)
     small = kv[-64:].float()
     meta.block_table -= blocks - 64
