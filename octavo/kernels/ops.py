@@ -101,8 +101,8 @@ class NormedLinear(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """RMS norm of ``residual + x``, then the product, then perhaps a gated activation of its two halves.
 
-        x (perhaps in parts, see `LinearParts`) and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]`` (``[T, O / 2]`` if gated) and
-        the sum. May write into its inputs.
+        x (perhaps in parts: `LinearParts`) and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]``
+        (``[T, O / 2]`` if gated) and the sum. May write into its inputs.
         """
         ...
 

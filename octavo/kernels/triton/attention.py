@@ -20,6 +20,7 @@ from octavo.kernels.triton.attention_prefill import prefill_attention, query_til
 from octavo.kernels.triton.prologue import qkv_prologue
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
+PREFILL_SHARE = 2  # a program of prefill takes the room of two
 
 
 @dataclass(slots=True)
@@ -62,13 +63,13 @@ def paged_attention(
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     plan = step_plan(meta, q, kv.shape[2], window, softcap)
-    rows = (meta.block_table, meta.seq_lens, meta.query_start)
     if plan.decode is not None:
         decode_attention(q, kv, meta, plan.decode, out, scale, window, softcap)
     for row in plan.fresh:
         fresh_attention(q, kv, meta, row, out, scale)
     if plan.cu_tiles is not None:
-        prefill_attention(q, kv, *rows, plan.cu_tiles, plan.max_tiles, out, scale, window, softcap)
+        busy = num_programs(q.device) // PREFILL_SHARE
+        prefill_attention(q, kv, meta, plan.cu_tiles, plan.max_tiles, busy, out, scale, window, softcap)
     return out
 
 

@@ -43,7 +43,7 @@ class QuantMethod(ABC):
         """``[T, in_features] -> [T, out_features]``."""
 
     def apply_parts(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
-        """The product for a norm to take, perhaps as fp32 parts ``[S, T, out_features]``; see kernels/ops.LinearParts."""
+        """The product for a norm to take, perhaps in parts ``[S, T, out_features]``; see kernels/ops.LinearParts."""
         return self.apply(ops, layer, x, None)
 
     @abstractmethod

@@ -106,7 +106,7 @@ def test_some_tokens(tokens, features, size, with_bias, activation) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "features", "size"), [(5, 40, 1024), (70, 96, 512)])
-def test_parts_are_added_by_the_norm(tokens, features, size, monkeypatch) -> None:
+def test_parts_are_added_by_the_norm(tokens, features, size) -> None:
     t = tensors(tokens, features, size)
     residual, norm = t["residual"][:, :features].contiguous(), t["norm"][:features]
     weight = t["weight"][:features]
