@@ -173,6 +173,22 @@ class LLM:
         """Forget all cached prefixes."""
         return bool(self._client.control("reset_prefix_cache"))
 
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give device memory back until `wake_up`: the KV cache, and the weights. Level 1 keeps those in host memory,
+        level 2 reads the model's files again. `mode` is for what runs, which offline is nothing.
+
+        Raises EngineError in one line where that cannot be.
+        """
+        self._client.control("sleep", level=level, mode=mode)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring memory back: all, or that of ``weights`` or ``kv_cache`` alone. Raises EngineError."""
+        self._client.control("wake_up", tags=",".join(tags or ()))
+
+    def is_sleeping(self) -> bool:
+        """Whether any memory is given back."""
+        return bool(self._client.control("is_sleeping"))
+
     def close(self) -> None:
         """Free the device. Safe to call again."""
         self._client.close()

@@ -278,3 +278,21 @@ def test_reset_and_close(make):
         assert llm.reset_prefix_cache() is True
         assert llm.get_tokenizer().vocab_size == 257
     assert llm._client.engine.core.executor.closed
+
+
+def test_sleep_and_wake(make):
+    llm = make()
+    before = llm.generate(["ab"], greedy(max_tokens=5), use_tqdm=False)[0].outputs[0].token_ids
+    llm.sleep(level=2)
+    assert llm.is_sleeping()
+    with pytest.raises(EngineError, match="asleep"):
+        llm.generate(["ab"], greedy(max_tokens=5), use_tqdm=False)
+    llm.wake_up(tags=["weights"])
+    assert llm.is_sleeping()
+    llm.wake_up()
+    assert not llm.is_sleeping()
+    assert llm.generate(["ab"], greedy(max_tokens=5), use_tqdm=False)[0].outputs[0].token_ids == before
+    with pytest.raises(EngineError, match="level"):
+        llm.sleep(level=3)
+    with pytest.raises(EngineError, match="unknown tag 'disk'"):
+        llm.wake_up(tags=["disk"])

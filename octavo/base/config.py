@@ -68,7 +68,12 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     block_size: Annotated[int, doc("Tokens in one KV block.", ge=4, le=256)] = 16
     enable_prefix_caching: Annotated[bool, doc("Share KV blocks of equal prefixes between requests.")] = True
     gpu_memory_utilization: Annotated[
-        float, doc("Largest share of the device's memory that Octavo may take, weights included.", gt=0, le=1)
+        float,
+        doc(
+            "Largest share of the device's memory that this engine may take, weights included.",
+            gt=0,
+            le=1,
+        ),
     ] = 0.92
     kv_cache_memory_bytes: Annotated[int, doc("Bytes of KV cache, instead of what memory allows.", ge=1)] | None = None
     cpu_kvcache_space: (
@@ -101,6 +106,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     async_scheduling: Annotated[
         bool | None, doc("Plan a step while the one before runs. Unset: on where the device runs by itself.")
     ] = None
+    wake_on_request: Annotated[
+        bool, doc("A request that finds the engine asleep wakes it, instead of being answered 503.")
+    ] = False
     max_waiting: Annotated[int, doc("Requests that may wait; one more is answered 429.", ge=1, le=1 << 20)] = 1024
     max_waiting_tokens: Annotated[int, doc("Prompt tokens that may wait in all.", ge=1)] = 1 << 24
 

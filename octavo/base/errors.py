@@ -7,6 +7,7 @@ OctavoError
 │   ├── Overloaded       429, with the seconds to wait
 │   └── Unavailable      503, with the seconds to wait
 ├── ConfigError          a flag, a config file, a model's config; one line on the command line
+│   ├── NoRoom           memory is short, of a device or of the host
 │   └── UnknownName      a name that no registry holds, with the nearest known ones
 ├── ModelFileError       a weight or tokenizer file that cannot be read; names the file
 └── EngineError          the engine failed; `EngineDead` when it will not answer again
@@ -64,8 +65,19 @@ class Unavailable(UserError):
         self.retry_after_s = retry_after_s
 
 
+def asleep(message: str) -> Unavailable:
+    """What a request is told that finds the engine asleep: a 503 of that code."""
+    error = Unavailable(message)
+    error.code = "asleep"
+    return error
+
+
 class ConfigError(OctavoError):
     """Something the operator gave cannot work. The message is one line and says what to change."""
+
+
+class NoRoom(ConfigError):
+    """A start does not fit the memory there is. The message names what is wanted, what is free and a flag to change."""
 
 
 class UnknownName(ConfigError):

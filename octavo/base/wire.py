@@ -127,6 +127,7 @@ class EngineStats(Struct, frozen=True, array_like=True):
     failures: int = 0  # steps that raised
     corrupted: int = 0  # sequences ended by logits that are no numbers
     figures: dict[str, float] = {}  # a feature's own counters, by name
+    asleep: int = 0  # level at which device memory is given back; 0: awake
 
 
 class StepOutputs(Struct, frozen=True, array_like=True, tag="outputs"):
@@ -161,5 +162,8 @@ class Fatal(Struct, frozen=True, array_like=True, tag="fatal"):
 
 
 EngineOutput = StepOutputs | ControlReply | Ready | Fatal
+
+MEMORY_TAGS = ("weights", "kv_cache")
+"""What an engine that sleeps gives back, by vLLM's names."""
 
 FINISH_REASONS = ("stop", "length", "abort", "error")

@@ -92,6 +92,10 @@ class Client:
         finally:
             connection.close()
 
+    def command(self, path: str, timeout_s: float = 600.0) -> dict[str, Any]:
+        """POST without a body: an operator's command. Raises UserError with the server's own words."""
+        return self._json("POST", path, timeout_s)
+
     def stream(self, path: str, body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         """Pieces of text of a streamed chat or completion; `answer` is filled on the way.
 
@@ -129,8 +133,8 @@ class Client:
         finally:
             connection.close()
 
-    def _json(self, method: str, path: str) -> dict[str, Any]:
-        connection = self._connect(timeout_s=30.0)
+    def _json(self, method: str, path: str, timeout_s: float = 30.0) -> dict[str, Any]:
+        connection = self._connect(timeout_s)
         try:
             reply = json.loads(self._send(connection, method, path, None).read(MAX_REPLY_BYTES))
             return reply if isinstance(reply, dict) else {}

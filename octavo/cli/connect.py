@@ -13,6 +13,17 @@ from octavo.cli.client import Client
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
+class ServerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which server a command is for."""
+
+    url: Annotated[str | None, doc(f"A running server. Unset: {DEFAULT_URL}.")] = None
+    api_key: Annotated[str | None, doc("Key sent to the server as a bearer token.")] = None
+
+    def client(self) -> Client:
+        """A client of that server."""
+        return Client(self.url or DEFAULT_URL, self.api_key)
+
+
 class TalkOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to reach a model and how it should answer."""
 

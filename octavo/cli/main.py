@@ -16,6 +16,8 @@ SUMMARIES = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "chat": "Talk to a model in the terminal.",
     "complete": "Complete one prompt.",
+    "sleep": "Make a running server give its device's memory back.",
+    "wake": "Make a server that sleeps take its memory again.",
     "run-batch": "Answer the requests of a file, without a server.",
     "bench": "Measure latency, throughput, or a server under load.",
     "plan": "Say what fits in memory, without loading any weights.",

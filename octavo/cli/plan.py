@@ -46,7 +46,7 @@ class Plan:
 
 def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     """Read the model's config, settle types and limits, and share out the memory."""
-    from octavo.engine import sizing
+    from octavo.engine import fit, sizing
     from octavo.engine.resolve import resolve
     from octavo.weights.facts import read_configs
 
@@ -55,22 +55,32 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     resolved = resolve(engine, files.arch, facts, file_format=files.format)
     parameters = files.arch.num_parameters()
     weight_bytes = parameters * sizing.DTYPE_BYTES[resolved.dtype]
-    working = working_bytes(files.arch, resolved)
     specs = files.arch.kv_specs()
     block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
     asked = sizing.asked_bytes(engine.cache, resolved.device, block)
-    left = kv_bytes(facts, engine, resolved, specs, weight_bytes, working) if asked is None else asked
+
+    def left_for(settings: Resolved) -> int:
+        working = working_bytes(files.arch, settings)
+        return kv_bytes(facts, engine, settings, specs, weight_bytes, working) if asked is None else asked
+
+    def size(settings: Resolved) -> Any:
+        return sizing.size(
+            specs,
+            dtype=settings.dtype,
+            block_size=settings.block_size,
+            capacity=left_for(settings),
+            max_model_len=settings.max_model_len,
+            remedy=fit.remedy(engine, settings),
+        )
+
     sized, problem = None, None
     try:
-        sized = sizing.size(
-            specs,
-            dtype=resolved.dtype,
-            block_size=resolved.block_size,
-            capacity=left,
-            max_model_len=resolved.max_model_len,
-        )
+        fitted = fit.choose(engine, resolved, size)
+        resolved, sized = fitted.resolved, fitted.sized
     except ConfigError as error:
         problem = str(error)
+    working = working_bytes(files.arch, resolved)
+    left = left_for(resolved)
     return Plan(facts, resolved, parameters, files.weight_bytes, weight_bytes, working, left, sized, problem)
 
 
@@ -95,9 +105,7 @@ def kv_bytes(facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, w
     if resolved.device == "cpu":
         host: Any = _Memory(max(0, free), total)
         return int(capacity.on_host(host, resolved, group_layers(specs), DTYPE_BYTES[resolved.dtype]))
-    reserve = max(capacity.RESERVE_LEAST, int(total * capacity.RESERVE_SHARE))
-    allowed = int(engine.cache.gpu_memory_utilization * total) - (total - free)
-    return int(min(allowed, free - reserve) - working)
+    return int(capacity.share_out(total, free, weights, working, engine.cache.gpu_memory_utilization))
 
 
 def working_bytes(arch: Any, resolved: Resolved) -> int:

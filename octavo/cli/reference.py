@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from octavo.base.args import Option, options_of
 from octavo.base.config import OctavoConfig
-from octavo.cli import chat, complete, doctor, plan, run_batch, serve, top
+from octavo.cli import chat, complete, doctor, plan, run_batch, serve, sleep, top, wake
 from octavo.cli.bench import BENCHMARKS
 from octavo.cli.command import Command
 from octavo.cli.help import by_section
@@ -43,6 +43,8 @@ def commands() -> list[Command]:
         serve.COMMAND,
         chat.COMMAND,
         complete.COMMAND,
+        sleep.COMMAND,
+        wake.COMMAND,
         run_batch.COMMAND,
         *BENCHMARKS.values(),
         plan.COMMAND,

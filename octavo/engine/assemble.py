@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVSpec
 from octavo.base.wire import EngineRequest, Ready
-from octavo.engine import sizing
+from octavo.engine import fit, sizing
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
 from octavo.engine.exec.base import Executor
@@ -19,10 +19,11 @@ from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.recovery import Recovery
 from octavo.engine.resolve import refit, resolve
+from octavo.engine.rest import Rest
 from octavo.engine.slices import slices
 from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
-from octavo.platform.limits import memory_limits
+from octavo.sched.gates import MakeGates
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.weights.facts import ModelFiles, read_model
@@ -99,20 +100,22 @@ def finish(
 ) -> Engine:
     """The half of a start that comes after the weights: size the KV cache, start the worker, make the core."""
     with phases.timed("kv_cache"):
-        sized = _size(config, resolved, specs, executor.kv_capacity)
+        fitted = fit.start(config, resolved, specs, executor)
+        sized = fitted.sized
         for note in sized.notes:
             log.warning(note)
-        resolved = refit(resolved, sized.max_model_len, sized.notes)
-        with fitting(f"a KV cache of {format_bytes(sized.total_bytes)}"):
-            executor.start(sized.layout)
+        resolved = refit(fitted.resolved, sized.max_model_len, sized.notes)
     with phases.timed("scheduler"):
         recovery = Recovery()
-        scheduler = _scheduler(config, resolved, sized, files.arch if files else None, recovery)
+        rest = Rest(executor, wake_on_request=config.scheduler.wake_on_request)
+        gates = rest.before(recovery.gates)
+        scheduler = _scheduler(config, resolved, sized, files.arch if files else None, gates)
     kv_notes = [*_kv_notes(sized), *_host_note(config, resolved)]
     for note in kv_notes:
         log.info(note)
     seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
-    core = Core(scheduler, executor, resolved.depth, make_guard(vocab_size), seat=seat, recovery=recovery)
+    guard = rest.guarded(make_guard(vocab_size))
+    core = Core(scheduler, executor, resolved.depth, guard, seat=seat, recovery=recovery, rest=rest)
     ready = Ready(
         max_model_len=resolved.max_model_len,
         vocab_size=vocab_size,
@@ -127,25 +130,8 @@ def finish(
     return Engine(core, ready, resolved, files)
 
 
-def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure: Callable[[], int]) -> sizing.Sizing:
-    measured = measure()
-    one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
-    asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
-    # On a CPU what is measured is a modest share; what was asked for is held against all that is free.
-    free = memory_limits()[0] if resolved.device == "cpu" else measured
-    if asked is not None and asked > free:
-        log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(free))
-    return sizing.size(
-        specs,
-        dtype=resolved.dtype,
-        block_size=resolved.block_size,
-        capacity=measured if asked is None else asked,
-        max_model_len=resolved.max_model_len,
-    )
-
-
 def _scheduler(
-    config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None, recovery: Recovery
+    config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None, gates: MakeGates
 ) -> Scheduler:
     threshold, reach = slices(config, arch)
     limits = Limits(
@@ -160,11 +146,11 @@ def _scheduler(
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits, gates=recovery.gates, stepwise=_stepwise)
+        return Scheduler(sized.layout, limits, gates=gates, stepwise=_stepwise)
     return Scheduler(
         sized.layout,
         limits,
-        gates=recovery.gates,
+        gates=gates,
         salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
         stepwise=_stepwise,
     )

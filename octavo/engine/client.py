@@ -158,7 +158,9 @@ class EngineClient:
         if not self._epoch.send(Abort(wanted)):
             self._unsent_aborts = wanted  # the next frame from the engine shows that it reads again
 
-    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+    async def control(
+        self, command: str, *, timeout_s: float = CONTROL_TIMEOUT_S, **args: str | int | float | bool | None
+    ) -> Any:
         """Call a command of engine/control.py. Raises EngineError with its message, EngineDead, or on a timeout."""
         self._life.check_alive()
         if self.restarting:
@@ -169,9 +171,9 @@ class EngineClient:
         try:
             if not self._epoch.send(Control(number, command, args)):
                 raise EngineError("the engine does not keep up with its messages")
-            answer = await asyncio.wait_for(reply, CONTROL_TIMEOUT_S)
+            answer = await asyncio.wait_for(reply, timeout_s)
         except TimeoutError:
-            raise EngineError(f"the engine gave no answer to {command} in {CONTROL_TIMEOUT_S:.0f} s") from None
+            raise EngineError(f"the engine gave no answer to {command} in {timeout_s:.0f} s") from None
         finally:
             self._replies.pop(number, None)
         if answer.error is not None:

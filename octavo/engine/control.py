@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from octavo.base.errors import OctavoError, UnknownName
-from octavo.base.wire import Control, ControlReply
+from octavo.base.wire import MEMORY_TAGS, Control, ControlReply
 from octavo.engine.core import Core
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,19 @@ Value = str | int | float | bool | dict[str, str | int | float | bool | None] | 
 
 class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """For commands that take nothing."""
+
+
+class SleepArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """What goes, and what becomes of the requests that run."""
+
+    level: Annotated[int, Meta(ge=1, le=2)] = 1
+    mode: Literal["keep", "abort"] = "keep"
+
+
+class WakeArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """What comes back: names of MEMORY_TAGS with commas between; empty: all."""
+
+    tags: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +63,45 @@ def reset_prefix_cache(core: Core, arguments: NoArguments) -> Value:
     return True
 
 
+def pause(core: Core, arguments: NoArguments) -> Value:
+    """Let nobody start any more; those that run go on. The first half of falling asleep."""
+    del arguments
+    core.rest.pause()
+    return True
+
+
+def resume(core: Core, arguments: NoArguments) -> Value:
+    """Take a pause back."""
+    del arguments
+    core.rest.resume()
+    return True
+
+
+def sleep(core: Core, arguments: SleepArguments) -> Value:
+    """Give device memory back: level, bytes and seconds."""
+    return {**core.rest.sleep(core, arguments.level, abort=arguments.mode == "abort")}
+
+
+def wake_up(core: Core, arguments: WakeArguments) -> Value:
+    """Bring device memory back; whether the engine is awake."""
+    return core.rest.wake(arguments.tags.split(",") if arguments.tags else MEMORY_TAGS)
+
+
+def is_sleeping(core: Core, arguments: NoArguments) -> Value:
+    """Whether any device memory is given back."""
+    del arguments
+    return core.rest.level > 0
+
+
 COMMANDS: dict[str, Command] = {
     "ping": Command(ping),
     "stats": Command(stats),
     "reset_prefix_cache": Command(reset_prefix_cache),
+    "pause": Command(pause),
+    "resume": Command(resume),
+    "sleep": Command(sleep, SleepArguments),
+    "wake_up": Command(wake_up, WakeArguments),
+    "is_sleeping": Command(is_sleeping),
 }
 
 

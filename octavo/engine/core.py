@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Sequence
 
+import msgspec
+
 from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import EngineDead, UserError
 from octavo.base.plan import StepPlan, StepResult
@@ -12,6 +14,7 @@ from octavo.engine.failures import Failure, classify
 from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
 from octavo.engine.recovery import Recovery
+from octavo.engine.rest import Rest
 from octavo.engine.seat import NoSeat, Seat
 from octavo.sched.finish import refused
 from octavo.sched.scheduler import Scheduler
@@ -34,10 +37,12 @@ class Core:
         clock: Clock = SystemClock(),  # noqa: B008 - it has no state
         seat: Seat | None = None,
         recovery: Recovery | None = None,
+        rest: Rest | None = None,
     ) -> None:
         """`recovery`: the one whose gates the scheduler has."""
         self.scheduler = scheduler
         self.executor = executor
+        self.rest = rest or Rest()
         self.failures = 0  # failed steps since the engine began
         self._guard = guard
         self._seat: Seat = seat or NoSeat()
@@ -56,7 +61,8 @@ class Core:
 
     @property
     def stats(self) -> EngineStats:
-        return self.scheduler.stats(self._seat.figures)
+        stats = self.scheduler.stats(self._seat.figures)
+        return msgspec.structs.replace(stats, asleep=self.rest.level) if self.rest.level else stats
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """What the tokens stand for, for features that must know."""
@@ -99,10 +105,17 @@ class Core:
         moved = bool(self._pipeline)
         if moved:
             self._say(self._finish_oldest())
-        if not moved and not self._outbox:
+        if not moved and not self._outbox and not self.rest.news:
             return None
         outputs, self._outbox = self._outbox, []
+        self.rest.news = False
         return StepOutputs(outputs, self.stats)
+
+    def set_aside(self) -> None:
+        """End the steps in flight, and let what runs wait to be computed anew."""
+        while self._pipeline:
+            self._say(self._finish_oldest())
+        self.scheduler.set_aside()
 
     def prepare(self) -> bool:
         """Let the executor use a moment without work; True while it has more to do."""

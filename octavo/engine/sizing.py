@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from octavo.base.config import CacheConfig
-from octavo.base.errors import ConfigError
+from octavo.base.errors import ConfigError, NoRoom
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes, group_layers
 from octavo.kv.capacity import blocks_alone, longest_alone
@@ -69,18 +69,19 @@ def size(
     block_size: int,
     capacity: int,
     max_model_len: int,
+    remedy: str = "free memory or raise --gpu-memory-utilization",
 ) -> Sizing:
     """Cut `capacity` bytes into blocks and fit the context to them.
 
-    Raises ConfigError only if not even one block for each group of layers fits.
+    Raises NoRoom, with `remedy` in its line, only if not even one block for each group of layers fits.
     """
     groups = _groups(specs)
     one = block_bytes(groups, block_size, DTYPE_BYTES[dtype])
     num_blocks = min(capacity // one, MAX_BLOCKS)
     if num_blocks < len(groups) + 1:
-        raise ConfigError(
+        raise NoRoom(
             f"no room for the KV cache: {format_bytes(max(capacity, 0))} are left, the least that works is "
-            f"{format_bytes((len(groups) + 1) * one)}; free memory or raise --gpu-memory-utilization"
+            f"{format_bytes((len(groups) + 1) * one)}; {remedy}"
         )
     layout = KVLayout(groups, block_size, num_blocks, DTYPE_BYTES[dtype])
     # The last token of a context is never computed, so it needs no place.

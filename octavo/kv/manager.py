@@ -170,7 +170,12 @@ class KVManager:
 
     def forget_prefixes(self) -> None:
         """Empty the prefix index. Blocks in use stay with their owners."""
-        self.uncommit(block for block in range(1, self.pool.num_blocks) if self.pool.cached[block])
+        cached, found = self.pool.cached, []
+        block = cached.find(1)
+        while block >= 0:
+            found.append(block)
+            block = cached.find(1, block + 1)
+        self.uncommit(found)
 
     # --- helpers
 

@@ -1,5 +1,7 @@
 """The decoder that any Architecture describes."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +15,7 @@ from octavo.nn.embed import Embedding, Head
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
-from octavo.nn.quant.base import QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.nn.quant.plain import Plain
 
 
@@ -55,6 +57,14 @@ class Decoder(nn.Module):
         """The likeliest token of each row: ``[N, E] -> [N]`` int64, -1 where a logit is not finite."""
         return self.head.likeliest(hidden)
 
+    def drop_weights(self) -> int:
+        """Let go of weights that are no parameters, until all are loaded again; how many bytes that were."""
+        layers = [layer for layer in self.modules() if isinstance(layer, Linear | Embedding)]
+        return sum(layer.method.drop(layer) for layer in layers)
+
+    def weights_loaded(self) -> None:
+        """Called after weights were loaded anew; parameters are where they were, so there is nothing to do."""
+
     def targets(self) -> dict[str, Target]:
         """Where each tensor of a checkpoint goes, by its Hugging Face name."""
         targets = head_targets(self.embedding, self.norm, self.head)
@@ -79,10 +89,16 @@ def build(
     *,
     max_position: int | None = None,
     method: QuantMethod | None = None,
+    empty: Empty | None = None,
 ) -> Decoder:
     """A decoder with unset weights.
 
     `max_position` bounds the rotation tables (the longest sequence the engine admits); unset, the model's own.
+    `empty` gives the memory that weights live in; unset, torch does.
     """
-    kit = Kit(ops, method or Plain(), dtype, device)
+    kit = Kit(ops, method or Plain(), dtype, device, empty or partial(_empty, device))
     return Decoder(arch, kit, min(max_position or arch.max_position, arch.max_position)).eval()
+
+
+def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)

@@ -41,16 +41,12 @@ class NativeDecoder:
     """worker/head/generate.Model over a `Decoder` whose weights the method `Native` holds."""
 
     def __init__(self, decoder: Decoder, method: Native) -> None:
-        module = native()
-        assert module is not None
         self.decoder = decoder
         self.method = method
         self.kv_dtype = torch.float32 if method.exact else torch.float16
-        norm = decoder.norm
-        self._native = module.Decoder(method.machine, decoder.arch.hidden_size, norm.eps, norm.weight.data_ptr())
-        for block, rope in zip(decoder.blocks, decoder.layer_rope):
-            self._add(block, -1 if rope is None else rope)
+        self._native: Any = None
         self._placed: object = None
+        self.weights_loaded()
         self._hidden = torch.empty(0, decoder.arch.hidden_size)
         self._logits = torch.empty(0, decoder.arch.vocab_size)
 
@@ -97,6 +93,21 @@ class NativeDecoder:
     def likeliest(self, hidden: Tensor) -> Tensor:
         """``[N, E] -> [N]`` int64; -1 where a logit is not finite."""
         return self.decoder.head.ops.greedy(self.logits(hidden))
+
+    def drop_weights(self) -> int:
+        """Let go of all packed weights, and of the kernels' decoder over them; how many bytes that were."""
+        self._native = None
+        return self.decoder.drop_weights()
+
+    def weights_loaded(self) -> None:
+        """Build the kernels' decoder over the weights that there are now."""
+        module = native()
+        assert module is not None
+        decoder, norm = self.decoder, self.decoder.norm
+        self._native = module.Decoder(self.method.machine, decoder.arch.hidden_size, norm.eps, norm.weight.data_ptr())
+        for block, rope in zip(decoder.blocks, decoder.layer_rope):
+            self._add(block, -1 if rope is None else rope)
+        self._placed = None
 
     def _add(self, block: Block, rope: int) -> None:
         attention, mlp, heads = block.attention, block.mlp, block.attention.heads

@@ -20,7 +20,7 @@ class Embedding(nn.Module):
         self.shape = (vocab_size, hidden_size)
         self.tied = tied
         self.method = kit.method
-        self.method.create_table(self, vocab_size, hidden_size, kit.dtype, kit.device)
+        self.method.create_table(self, vocab_size, hidden_size, kit.dtype, kit.empty)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.method.look_up(self, input_ids)

@@ -1,11 +1,11 @@
-"""What every layer is built with: the operations, the form of its weights, their type and place."""
+"""What every layer is built with: the operations, the form of its weights, their type, place and memory."""
 
 from dataclasses import dataclass
 
 import torch
 
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +14,4 @@ class Kit:
     method: QuantMethod
     dtype: torch.dtype
     device: torch.device
+    empty: Empty

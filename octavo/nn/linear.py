@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-import torch
 from torch import Tensor, nn
 
 from octavo.nn.kit import Kit
@@ -26,10 +25,10 @@ class Linear(nn.Module):
         self.shards = tuple(shards)
         self.ops = kit.ops
         self.method = kit.method
-        self.method.create(self, in_features, sum(shards), kit.dtype, kit.device)
+        self.method.create(self, in_features, sum(shards), kit.dtype, kit.empty)
         self.bias: nn.Parameter | None = None
         if bias:
-            self.bias = nn.Parameter(torch.empty(sum(shards), dtype=kit.dtype, device=kit.device), requires_grad=False)
+            self.bias = nn.Parameter(kit.empty((sum(shards),), kit.dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.method.apply(self.ops, self, x, self.bias)

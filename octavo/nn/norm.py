@@ -16,7 +16,7 @@ class RmsNorm(nn.Module):
         self.ops = kit.ops
         self.eps = eps
         self.offset = offset
-        self.weight = nn.Parameter(torch.empty(size, dtype=torch.float32, device=kit.device), requires_grad=False)
+        self.weight = nn.Parameter(kit.empty((size,), torch.float32), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.ops.rms_norm(x, self.weight, self.eps)

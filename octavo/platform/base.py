@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
+from octavo.platform.arena import TaggedMemory
+
 if TYPE_CHECKING:
     import torch
 
@@ -39,6 +41,20 @@ class Event(Protocol):
 
     def synchronize(self) -> None:
         """Wait until it has."""
+        ...
+
+
+class Aside(Protocol):
+    """What a tag of an arena held, while its memory is given back."""
+
+    given: int  # bytes of the device that went
+
+    def bring_back(self) -> None:
+        """Put memory and contents back where they were. Raises MemoryError, and may be called again."""
+        ...
+
+    def forget(self) -> None:
+        """The contents will not be asked for."""
         ...
 
 
@@ -73,6 +89,21 @@ class Platform(Protocol):
         """Zeroed device memory for something large, such as the KV cache."""
         ...
 
+    def arena(self) -> TaggedMemory:
+        """Memory for what can be given back while the engine rests: weights and KV cache."""
+        ...
+
+    def set_aside(self, memory: TaggedMemory, tag: str) -> Aside:
+        """Give a tag's memory back and keep its contents in host memory; where that is the device's own, nothing moves.
+
+        Raises ConfigError, with nothing changed, if the host has no room.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all it was given."""
+        ...
+
     def staging(self, length: int) -> "torch.Tensor":
         """Host memory ``[length]`` int32 from which `upload` need not wait."""
         ...
@@ -102,7 +133,11 @@ class Platform(Protocol):
         ...
 
     def release(self) -> None:
-        """Give cached device memory back."""
+        """Give cached device memory back, that of garbage too."""
+        ...
+
+    def trim(self) -> None:
+        """Give cached device memory back at once, without looking for garbage."""
         ...
 
     def prepare(self, threads: int) -> None:

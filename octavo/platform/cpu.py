@@ -6,6 +6,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
+from octavo.platform import host_memory
+from octavo.platform.arena import TAGS, Arena, NoArena, TaggedMemory
 from octavo.platform.base import Captured, Facts, T
 from octavo.platform.limits import core_limit, memory_limits
 
@@ -34,6 +36,18 @@ class _Again(Generic[T]):
 
     def replay(self) -> T:
         return self._work()
+
+
+class _Stays:
+    """Contents that were in host memory all along."""
+
+    given = 0
+
+    def bring_back(self) -> None:
+        """They never went."""
+
+    def forget(self) -> None:
+        """They go with their tag."""
 
 
 class CpuPlatform:
@@ -78,6 +92,23 @@ class CpuPlatform:
         data = np.zeros(max(1, prod(shape)) * dtype.itemsize, dtype=np.uint8)
         return torch.from_numpy(data).view(dtype)[: prod(shape)].view(shape)
 
+    def arena(self) -> TaggedMemory:
+        why_not = host_memory.missing()
+        if why_not:
+            return NoArena(self.device, why_not)
+        arena = Arena(host_memory.HostBacking(), memory_limits()[1])
+        try:
+            arena.reserve(*TAGS)
+        except MemoryError as error:  # a limit on addresses (ulimit -v), or a kernel that hands out no more than it has
+            return NoArena(self.device, str(error))
+        return arena
+
+    def set_aside(self, memory: TaggedMemory, tag: str) -> _Stays:  # noqa: ARG002 - host memory is where they are
+        return _Stays()
+
+    def synchronize(self) -> None:
+        return None
+
     def staging(self, length: int) -> "torch.Tensor":
         import torch
 
@@ -102,6 +133,9 @@ class CpuPlatform:
         return 0
 
     def release(self) -> None:
+        return None
+
+    def trim(self) -> None:
         return None
 
     def prepare(self, threads: int) -> None:

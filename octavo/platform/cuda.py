@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic
 
 from octavo.base.errors import ConfigError
+from octavo.platform import device_memory
+from octavo.platform.arena import Arena, NoArena, TaggedMemory
 from octavo.platform.base import Captured, Event, Facts, T
 from octavo.platform.limits import core_limit
+from octavo.platform.pinned import Aside, put_aside
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +89,31 @@ class CudaPlatform:
 
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
+    def arena(self) -> TaggedMemory:
+        """Over CUDA's virtual memory, tried once; where it does not work, torch's own memory that stays."""
+        import torch
+
+        api = device_memory.driver()
+        if api is None:
+            return NoArena(self.device, "cuda-bindings is not installed")
+        total = self.memory()[1]  # makes the context, too
+        try:
+            probe = Arena(device_memory.DeviceBacking(self.device.index, api), total)
+            probe.tensor("probe", (1,), torch.uint8).zero_()
+            self.synchronize()
+            probe.close()
+            return Arena(device_memory.DeviceBacking(self.device.index, api), total)
+        except (RuntimeError, MemoryError) as error:
+            return NoArena(self.device, f"CUDA's virtual memory does not work here: {str(error).splitlines()[0]}")
+
+    def set_aside(self, memory: TaggedMemory, tag: str) -> Aside:
+        return put_aside(memory, tag, device_memory.driver(), self.device.index)
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.device)
+
     def staging(self, length: int) -> "torch.Tensor":
         import torch
 
@@ -143,6 +171,11 @@ class CudaPlatform:
         import torch
 
         gc.collect()
+        torch.cuda.empty_cache()
+
+    def trim(self) -> None:
+        import torch
+
         torch.cuda.empty_cache()
 
     def prepare(self, threads: int) -> None:

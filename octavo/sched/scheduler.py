@@ -26,7 +26,7 @@ from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
-from octavo.sched.gates import Gate, RowGate, RowPool, standard_gates
+from octavo.sched.gates import MakeGates, RowGate, standard_gates
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
@@ -53,7 +53,7 @@ class Scheduler:
         self,
         layout: KVLayout,
         limits: Limits,
-        gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
+        gates: MakeGates = standard_gates,
         salt: Callable[[EngineRequest], str] = given_salt,
         stepwise: Callable[[EngineRequest], bool] = never,
         clock: Clock = SystemClock(),  # noqa: B008 - it has no state
@@ -116,6 +116,11 @@ class Scheduler:
     def stats(self, figures: dict[str, float] = _NONE) -> EngineStats:
         """Gauges now, and counters since the beginning; `figures` are those of a feature."""
         return self.board.stats(figures)
+
+    def set_aside(self) -> None:
+        """Let all that runs wait again, no step being in flight; its next start computes it anew."""
+        for request in reversed(list(self.board.running)):
+            self.board.preempt(request)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""

@@ -69,6 +69,7 @@ class Service:
         self.keys = KeyRing(config.serve.api_key, config.serve.api_key_file)
         self.quotas = Quotas()
         self.stores = Stores(config.serve)
+        self.resting = asyncio.Lock()  # one falls asleep or wakes at a time
         self.batch_slots = asyncio.Semaphore(config.serve.batch_concurrency)
         self._backend: Backend | None = None
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="octavo-text")
@@ -128,6 +129,16 @@ class Service:
     def survival(self) -> Survival:
         """What the engine has lived through."""
         return self._backend.engine.survival if self._backend else Survival()
+
+    @property
+    def asleep(self) -> int:
+        """The level at which the engine sleeps; 0: it is awake."""
+        return self.stats().asleep
+
+    @property
+    def wakes_by_itself(self) -> bool:
+        """Whether a request wakes an engine that sleeps."""
+        return self.config.engine.scheduler.wake_on_request
 
     def stats(self) -> EngineStats:
         """The engine's figures; zeros while there is none."""

@@ -30,6 +30,12 @@ _QUERIES: dict[tuple[str, str], tuple[tuple[str, dict[str, Any]], ...]] = {
         ("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}),
         ("order", {"enum": ["asc", "desc"]}),
     ),
+    ("/sleep", "POST"): (
+        ("level", {"type": "integer", "minimum": 1, "maximum": 2}),
+        ("mode", {"enum": ["abort", "wait", "keep"]}),
+        ("timeout", {"type": "integer", "minimum": 0, "maximum": 3600}),
+    ),
+    ("/wake_up", "POST"): (("tags", {"type": "array", "items": {"enum": ["weights", "kv_cache"]}}),),
     ("/v1/batches", "GET"): (
         ("after", {"type": "string"}),
         ("limit", {"type": "integer", "minimum": 1, "maximum": 100}),

@@ -67,7 +67,7 @@ class Engine(Protocol):
         """Starts a sequence. Raises Overloaded, Unavailable, EngineDead."""
         ...
 
-    async def control(self, command: str, **args: str | int | float | bool | None) -> Any:
+    async def control(self, command: str, *, timeout_s: float = ..., **args: str | int | float | bool | None) -> Any:
         """Calls a command of engine/control.py. Raises EngineError with its message."""
         ...
 

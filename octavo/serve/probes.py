@@ -3,7 +3,7 @@
 from starlette.exceptions import HTTPException
 
 from octavo import __version__
-from octavo.base.errors import OctavoError, Unavailable
+from octavo.base.errors import OctavoError, Unavailable, asleep
 from octavo.serve import web
 from octavo.serve.calls import STILL_S, Call, Reply, Service, json_reply
 from octavo.serve.metrics import CONTENT_TYPE
@@ -11,7 +11,7 @@ from octavo.serve.query import Query
 
 
 async def health(call: Call) -> Reply:
-    """200 while the process is of use, loading and restarting included; 503 when the engine is gone for good.
+    """200 while the process is of use, loading, restarting and sleep included; 503 when the engine is gone for good.
 
     With ``?progress`` another question is answered: whether the engine's steps go on; ``?progress=5``: whether the
     last was at most five seconds ago.
@@ -21,7 +21,7 @@ async def health(call: Call) -> Reply:
     query = Query(call.scope)
     if query.has("progress"):
         return progress(call.service, query.whole("progress", 1, 3600) or STILL_S)
-    return json_reply({"status": "ok"})
+    return json_reply({"status": "asleep" if call.service.asleep else "ok"})
 
 
 async def ready(call: Call) -> Reply:
@@ -34,6 +34,8 @@ async def ready(call: Call) -> Reply:
         raise Unavailable("The engine is being restarted.")
     if not call.service.moving:
         raise Unavailable("The engine has not moved for a while.")
+    if call.service.asleep and not call.service.wakes_by_itself:
+        raise asleep(f"The engine is asleep (level {call.service.asleep}); POST /wake_up wakes it.")
     return json_reply({"status": "ready"})
 
 

@@ -15,8 +15,8 @@ MAX_VALUE = 512
 class Query:
     """The parameters of one request. Those that nobody asks for are passed over."""
 
-    def __init__(self, scope: Scope) -> None:
-        """UserError for a malformed query."""
+    def __init__(self, scope: Scope, repeated: Sequence[str] = ()) -> None:
+        """`repeated` may be given more than once. UserError for a malformed query."""
         try:
             pairs = parse_qsl(
                 scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS
@@ -24,7 +24,10 @@ class Query:
         except (ValueError, UnicodeDecodeError):
             raise UserError("The query of the URL is malformed.", code="bad_request") from None
         self._values: dict[str, str] = {}
+        self._lists = {name: [value for key, value in pairs if key == name] for name in repeated}
         for name, value in pairs:
+            if name in self._lists:
+                continue
             if name in self._values and not name.endswith("[]"):
                 raise UserError(f"{name[:40]} is given twice.", param=name[:40], code="invalid_value")
             self._values[name] = value
@@ -59,6 +62,13 @@ class Query:
         if value is not None and value not in allowed:
             raise self._bad(name, f"must be one of {', '.join(allowed)}")
         return value
+
+    def choices(self, name: str, allowed: Sequence[str]) -> list[str]:
+        """All values of a repeated parameter, each one of `allowed`; a value may be several with commas between."""
+        values = [part for value in self._lists[name] for part in value.split(",") if part]
+        if not set(values) <= set(allowed):
+            raise self._bad(name, f"must be one of {', '.join(allowed)}")
+        return values
 
     def page(self, rows: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
         """OpenAI's list object of the rows that follow the one named `after`."""

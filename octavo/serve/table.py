@@ -1,6 +1,6 @@
 """The table of routes: which handler answers what, who may call it, how it says that something went wrong."""
 
-from octavo.serve import caches, describe, probes
+from octavo.serve import admin, caches, describe, probes
 from octavo.serve.anthropic import errors as anthropic_errors
 from octavo.serve.anthropic import messages
 from octavo.serve.anthropic.schema import Conversation, MessagesRequest
@@ -40,6 +40,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/models/{model:path}", ("GET",), Scope.USE, models.show),
     Endpoint("/tokenize", ("POST",), Scope.USE, tokenize.tokenize, TokenizeRequest),
     Endpoint("/detokenize", ("POST",), Scope.USE, tokenize.detokenize, DetokenizeRequest),
+    Endpoint("/sleep", ("POST",), Scope.ADMIN, admin.sleep),
+    Endpoint("/wake_up", ("POST",), Scope.ADMIN, admin.wake_up),
+    Endpoint("/is_sleeping", ("GET",), Scope.ADMIN, admin.is_sleeping),
     Endpoint("/metrics", ("GET",), Scope.METRICS, probes.metrics),
     Endpoint("/version", ("GET",), Scope.USE, probes.version),
     Endpoint("/openapi.json", ("GET",), Scope.DOCS, describe.openapi),

@@ -9,9 +9,10 @@ import hashlib
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from octavo.base.errors import EngineDead, Overloaded
+from octavo.base.errors import EngineDead, EngineError, Overloaded, asleep
 from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
 from octavo.engine.life import Survival
+from octavo.sched.finish import refused
 
 NextToken = Callable[[Sequence[int]], int]
 
@@ -70,6 +71,8 @@ class FakeEngine:
         self.dead = False
         self.full = False
         self.cached_tokens = 0
+        self.asleep = 0  # the level
+        self.refusal = ""  # why it will not fall asleep
         self.commands: list[tuple[str, dict[str, object]]] = []
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
@@ -84,7 +87,7 @@ class FakeEngine:
     @property
     def stats(self) -> EngineStats:
         """Running sequences and tokens made; the rest is made up."""
-        return EngineStats(running=len(self.open), generation_tokens=self._generated, kv_usage=0.25)
+        return EngineStats(running=len(self.open), generation_tokens=self._generated, kv_usage=0.25, asleep=self.asleep)
 
     def check(self) -> None:
         """EngineDead while `dead`."""
@@ -105,10 +108,24 @@ class FakeEngine:
         self.aborted.extend(ids)
         self.open.difference_update(ids)
 
-    async def control(self, command: str, **args: object) -> object:
-        """Notes what was asked."""
-        self.check()
+    async def control(self, command: str, *, timeout_s: float = 1.0, **args: object) -> object:
+        """The commands of falling asleep and waking, without any memory. Notes all that come."""
+        del timeout_s
         self.commands.append((command, args))
+        self.check()
+        match command:
+            case "stats":
+                return {"running": len(self.open)}
+            case "sleep":
+                if self.refusal:
+                    raise EngineError(self.refusal)
+                self.asleep = int(str(args["level"]))
+                return {"level": self.asleep, "freed_bytes": 1 << 20, "seconds": 0.001}
+            case "wake_up":
+                self.asleep = 0 if args["tags"] in ("", "weights,kv_cache") else self.asleep
+                return not self.asleep
+            case "is_sleeping":
+                return self.asleep > 0
         return True
 
     async def close(self) -> None:
@@ -123,6 +140,9 @@ class FakeEngine:
         while True:
             await asyncio.sleep(self.delay_s)
             self.check()
+            if self.asleep and not made:
+                yield refused(request.id, asleep("the engine is asleep; POST /wake_up wakes it"))
+                return
             if self.fail_after is not None and made >= self.fail_after:
                 text = "The engine failed to compute a step."
                 yield TokenOutput(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.base.clock import Clock, SystemClock
+from octavo.base.config import Resolved
 from octavo.base.errors import EngineError
 from octavo.base.plan import PAD_BLOCK, AddedRow, StepPlan, StepResult
 from octavo.base.specs import KVLayout
@@ -144,6 +145,7 @@ class FakeExecutor:
         self.tokens_computed = 0
         self.violations: list[str] = []  # for callers that turn every exception into a failed step
         self.closed = False
+        self.down: set[str] = set()  # tags whose memory is given back
         self._capacity_bytes = capacity_bytes
         self._clock: Clock = clock or SystemClock()
         self._ready_at = 0.0
@@ -158,6 +160,9 @@ class FakeExecutor:
         """What the constructor was told."""
         return self._capacity_bytes
 
+    def adopt(self, resolved: Resolved) -> None:
+        """It believes nothing."""
+
     def start(self, layout: KVLayout) -> None:
         """Allocate the simulated cache."""
         self._layout = layout
@@ -166,6 +171,7 @@ class FakeExecutor:
     def forward(self, plan: StepPlan) -> None:
         """Check the plan, write its tokens to their blocks, check what each row reads. Raises PlanViolation."""
         self._law(self._plan is None, "forward was called twice without sample between")
+        self._law(not self.down, "a step came while the device slept")
         self._law(plan.step > self._last_step, f"step {plan.step} follows step {self._last_step}")
         self._last_step = plan.step
         self._plan = plan
@@ -198,6 +204,17 @@ class FakeExecutor:
 
     def prepare(self) -> bool:
         return False
+
+    def sleep(self, level: int) -> int:
+        """Forget what the blocks hold, as a device would."""
+        self._law(self._plan is None, "memory was taken from a step in flight")
+        self._blocks = [_Block() for _ in self._blocks]
+        self.down = {"weights", "kv_cache"}
+        return level
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        self.down -= set(tags)
+        return sorted(self.down)
 
     def shutdown(self) -> None:
         """Only noted."""

@@ -13,6 +13,7 @@ from octavo.weights.gguf_names import NAMES, Fix, hf_name
 from octavo.weights.gguf_types import BLOCK_TYPES
 from octavo.weights.mapped import drop_pages, map_file
 from octavo.weights.source import Entry, EntrySource
+from octavo.weights.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class GgufEntry:
 
     info: GgufTensor
     data: Tensor  # the whole file, uint8
-    device: torch.device | str = "cpu"
+    stage: Stage
     fix: Fix = "none"
     heads: int = 0  # of q or of k, where `fix` puts their rows back
 
@@ -39,12 +40,13 @@ class GgufEntry:
 
     def load(self, dtype: torch.dtype) -> Tensor:
         wide = torch.float32 if self.fix == "minus_one" else dtype
-        rows = self._rows().to(self.device)
+        stored = self._rows()
+        rows = self.stage.bring(stored.view(-1)).view(stored.shape)
         if self.fix.startswith("unpermute") and len(self.shape) > 1:
-            rows = rows[self._order(self.device)]
+            rows = rows[self._order(self.stage.device)]
         values = dequantise(rows, self.info.qtype, wide).view(self.shape)
         if self.fix.startswith("unpermute") and len(self.shape) == 1:
-            values = values[self._order(self.device)]
+            values = values[self._order(self.stage.device)]
         return (values - 1.0).to(dtype) if self.fix == "minus_one" else values
 
     def raw(self) -> Tensor:
@@ -86,6 +88,7 @@ class GgufSource(EntrySource):
         maps = {path: map_file(path, path.stat().st_size) for path in {t.path for t in file.tensors.values()}}
         heads = {"unpermute_q": config["num_attention_heads"], "unpermute_k": config["num_key_value_heads"]}
         entries: dict[str, Entry] = {}
+        stage = Stage(device)
         for tensor in sorted(file.tensors.values(), key=lambda tensor: (str(tensor.path), tensor.offset)):
             try:
                 named = hf_name(arch, tensor.name)
@@ -103,5 +106,5 @@ class GgufSource(EntrySource):
                 raise ModelFileError(
                     str(tensor.path), f"tensor {tensor.name!r} has {tensor.shape[0]} rows for {count} heads"
                 )
-            entries[name] = GgufEntry(tensor, maps[tensor.path], device, fix, count)
+            entries[name] = GgufEntry(tensor, maps[tensor.path], stage, fix, count)
         super().__init__(entries, progress)

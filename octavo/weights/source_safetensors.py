@@ -11,6 +11,7 @@ from octavo.weights.folder import INDEX, shard_map
 from octavo.weights.mapped import drop_pages, map_file
 from octavo.weights.safetensors_file import DTYPE_BYTES, SafeTensor, read_safetensors
 from octavo.weights.source import Entry, EntrySource
+from octavo.weights.stage import Stage
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -21,7 +22,7 @@ class SafetensorsEntry:
 
     info: SafeTensor
     data: Tensor  # the whole file, uint8
-    device: torch.device | str = "cpu"
+    stage: Stage
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +43,7 @@ class SafetensorsEntry:
             raise ModelFileError(
                 str(self.info.path), f"tensor {self.info.name!r} is stored as {self.info.dtype}; read are {readable}"
             )
-        piece = self._bytes().to(self.device)
+        piece = self.stage.bring(self._bytes())
         width = DTYPE_BYTES[self.info.dtype]
         if piece.storage_offset() % width or piece.data_ptr() % width:
             piece = piece.clone()  # a header of odd length leaves the data unaligned
@@ -71,6 +72,7 @@ class SafetensorsSource(EntrySource):
         index = paths[0].parent / INDEX
         owners = shard_map(index) if len(paths) > 1 and index.is_file() else None
         entries: dict[str, Entry] = {}
+        stage = Stage(device)
         for path in paths:
             tensors = read_safetensors(path)
             data = map_file(path, path.stat().st_size)
@@ -79,7 +81,7 @@ class SafetensorsSource(EntrySource):
                     continue
                 if name in entries:
                     raise ModelFileError(str(path), f"tensor {name[:80]!r} is in another file too")
-                entries[name] = SafetensorsEntry(info, data, device)
+                entries[name] = SafetensorsEntry(info, data, stage)
         missing = sorted(owners.keys() - entries.keys()) if owners is not None else []
         if missing:
             raise ModelFileError(str(index), f"names {missing[0][:80]!r}, which its shard does not hold")

@@ -7,7 +7,7 @@ from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.specs import KVLayout
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.captured import CapturedLauncher
@@ -18,6 +18,7 @@ from octavo.worker.runner import Runner
 from octavo.worker.sample.bitmask import BitMask
 from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
+from octavo.worker.shortage import FrugalLauncher
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -34,10 +35,12 @@ def build_runner(
     *,
     kv_dtype: torch.dtype | None = None,
     capture: bool = False,
+    zeros: Empty | None = None,
 ) -> Runner:
     """A runner over a model whose weights are loaded; allocates the KV cache and the request table.
 
     `kv_dtype` is the cache's type where it is not the model's.
+    `zeros` gives the cache's memory; unset, the platform does.
     `capture`: keep steps as captured device work, where the operations can.
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
@@ -45,7 +48,7 @@ def build_runner(
     builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
-    kv = kv_views(allocate_kv(platform, layout, dtype), layout)
+    kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
     head = GenerateHead(model)
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
     launcher: Launcher = eager
@@ -67,7 +70,7 @@ def build_runner(
     return Runner(
         platform=platform,
         table=table,
-        launcher=launcher,
+        launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         head=head,
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),
@@ -94,11 +97,11 @@ def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | Non
     return None
 
 
-def allocate_kv(platform: Platform, layout: KVLayout, dtype: torch.dtype) -> Tensor:
+def allocate_kv(zeros: Empty, layout: KVLayout, dtype: torch.dtype) -> Tensor:
     """The pool, zeroed: ``[num_blocks, num_slots, 2, num_kv_heads, block_size, head_dim]``."""
     spec = layout.groups[0].spec
     shape = (layout.num_blocks, layout.num_slots, 2, spec.num_kv_heads, layout.block_size, spec.head_dim)
-    return platform.zeros(shape, dtype)
+    return zeros(shape, dtype)
 
 
 def kv_views(pool: Tensor, layout: KVLayout) -> list[Tensor]:

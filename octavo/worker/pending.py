@@ -72,14 +72,14 @@ class FailedPending:
     """A step that could not be enqueued."""
 
     def __init__(self, error: EngineError) -> None:
-        self._error = error
+        self.error = error
 
     def done(self) -> bool:
         return True
 
     def result(self) -> StepResult:
         """Raises the step's EngineError."""
-        raise self._error
+        raise self.error
 
 
 def failure(step: int, error: Exception) -> EngineError:

@@ -1,27 +1,33 @@
 """Worker: one device with its model. What an executor wraps: load, measure, start, then steps until shutdown."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from octavo import __version__
 from octavo.base.config import EngineConfig, Resolved
-from octavo.base.errors import ConfigError, EngineError
+from octavo.base.errors import EngineError, NoRoom
+from octavo.base.human import format_bytes
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVGroup, KVLayout, group_layers
+from octavo.nn.quant.base import Empty
+from octavo.platform.arena import KV_CACHE, WEIGHTS
 from octavo.platform.registry import select
 from octavo.worker import remembered
 from octavo.worker.assemble import build_runner, weight_method
-from octavo.worker.capacity import Need, measure, on_device, on_host
-from octavo.worker.head.generate import Model
+from octavo.worker.capacity import Need, check_host, measure, on_device, on_host
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
 from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan
+from octavo.worker.shortage import forget_frames, short_of_memory
+from octavo.worker.sleeper import Sleeper
 
 if TYPE_CHECKING:
+    from octavo.models.decoder import Decoder
     from octavo.weights.facts import ModelFiles
 
 log = logging.getLogger(__name__)
@@ -48,32 +54,52 @@ class Worker:
         self._dtype: torch.dtype = getattr(torch, resolved.dtype)
         self._kv_dtype = self._dtype
         self._ops = select_ops(self._platform.device, config.device.attention_backend)
-        self._model: Model | None = None
+        self._free_at_start = self._platform.memory()[0]
+        self._memory = self._platform.arena()
+        self._sleeper = Sleeper(self._platform, self._memory, self._drop_weights, self._fill)
+        self._decoder: Decoder | None = None
+        self._model: Any = None  # worker/head/generate.Model
         self._runner: Runner | None = None
 
     def load(self) -> None:
         """Build the model and fill its weights. Raises ModelFileError, or ConfigError when they do not fit."""
-        with _fitting("the model", "take a smaller one, or a smaller dtype"):
+        wanted = self._arch.num_parameters() * self._dtype.itemsize
+        what = f"the model, {format_bytes(wanted)} in {self._resolved.dtype},"
+        if not self._platform.counts_memory:
+            check_host(self._files.weight_bytes, "the model")
+        with _fitting(what, self._free_at_start, "take a smaller one, a smaller --dtype, or --device cpu"):
             self._load()
 
     def _load(self) -> None:
         from octavo.models.decoder import build
         from octavo.models.native import accelerate
-        from octavo.weights.load import load_weights
-        from octavo.weights.source import open_source
 
-        model = build(
+        self._decoder = build(
             self._arch,
             self._ops,
             self._dtype,
             self._platform.device,
             max_position=self._resolved.max_model_len,
             method=weight_method(self._config, self._resolved),
+            empty=partial(self._memory.tensor, WEIGHTS),
         )
-        source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
-        load_weights(model, source, path=str(self._files.path))
-        self._model = accelerate(model, self._resolved.block_size)
+        self._fill()
+        self._model = accelerate(self._decoder, self._resolved.block_size)
         self._kv_dtype = getattr(self._model, "kv_dtype", self._dtype)
+
+    def _fill(self) -> None:
+        """Read all weights into their places, at the start or anew."""
+        from octavo.weights.load import load_weights
+        from octavo.weights.source import open_source
+
+        assert self._decoder is not None
+        source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
+        load_weights(self._decoder, source, path=str(self._files.path))
+        if self._model is not None:
+            self._model.weights_loaded()
+
+    def _drop_weights(self) -> int:
+        return int(self._model.drop_weights())
 
     def kv_capacity(self) -> int:
         """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what
@@ -87,7 +113,17 @@ class Worker:
         if need is None:
             need = self._measure(groups)
             remembered.remember(key, need)
-        return on_device(self._platform, self._config.cache, need, libraries_loaded=measured)
+        return on_device(
+            self._platform,
+            self._config.cache,
+            need,
+            libraries_loaded=measured,
+            free_at_start=self._free_at_start,
+        )
+
+    def adopt(self, resolved: Resolved) -> None:
+        """Take these settings instead, before `start`."""
+        self._resolved = resolved
 
     def _measure(self, groups: tuple[KVGroup, ...]) -> Need:
         probe = KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._kv_dtype.itemsize)
@@ -97,16 +133,26 @@ class Worker:
             self._resolved.max_num_batched_tokens,
             self._resolved.max_model_len,
         )
-        with _fitting("the largest step", "lower max_num_batched_tokens, max_num_seqs or max_model_len"):
+        free, _ = self._platform.memory()
+        size = f"{self._resolved.max_num_batched_tokens} tokens of {self._resolved.max_num_seqs} requests"
+        what = f"the largest step, {size},"
+        with _fitting(what, free, "lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"):
             return measure(self._platform, lambda: _run(self._build(probe), plan))
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
         length = min(_WARM_TOKENS, self._resolved.max_model_len - 1, self._resolved.max_num_batched_tokens)
         plan = small_plan(layout, max(1, length))
-        with _fitting("the KV cache", "lower gpu_memory_utilization or kv_cache_memory_bytes"):
-            runner = self._build(layout)
-            _run(runner, plan, next_plan(plan), drop_plan(plan))
+        free, _ = self._platform.memory()
+        what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"
+        try:
+            with _fitting(what, free, "lower --gpu-memory-utilization or --kv-cache-memory-bytes"):
+                runner = self._build(layout, zeros=partial(self._memory.zeros, KV_CACHE))
+                _run(runner, plan, next_plan(plan), drop_plan(plan))
+        except NoRoom:
+            self._platform.release()
+            self._memory.discard(KV_CACHE)
+            raise
         self._runner = runner
         log.debug("operations: %s", self._ops.names)
 
@@ -116,19 +162,37 @@ class Worker:
 
     def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:
         """Enqueue the sampling of the step last given to `forward`."""
-        return self._started().sample(riders)
+        pending = self._started().sample(riders)
+        if isinstance(pending, FailedPending) and short_of_memory(pending.error):
+            forget_frames(pending.error)
+            self._platform.release()  # a smaller step may find room then
+        return pending
 
     def prepare(self) -> bool:
         """Use a quiet moment to make later steps cheaper; True while there is more to do."""
-        return self._started().prepare()
+        return not self._sleeper.down and self._started().prepare()
+
+    def sleep(self, level: int) -> int:
+        """Give memory back; see worker/sleeper.py. The worker takes no step until all of it is there again."""
+        return self._sleeper.sleep(level)
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        """Bring memory back; the tags that are still down."""
+        return sorted(self._sleeper.wake(tags))
 
     def shutdown(self) -> None:
         """Let go of everything on the device. May be called twice."""
         self._runner = None
         self._model = None
-        self._platform.release()
+        self._decoder = None
+        try:
+            self._platform.release()
+            self._platform.synchronize()
+            self._memory.close()
+        except RuntimeError as error:  # a device that has failed takes no more orders; its memory goes with the process
+            log.debug("the device did not let go: %s", error)
 
-    def _build(self, layout: KVLayout) -> Runner:
+    def _build(self, layout: KVLayout, zeros: Empty | None = None) -> Runner:
         if self._model is None:
             raise EngineError("the worker has no weights; call load() first")
         return build_runner(
@@ -140,22 +204,25 @@ class Worker:
             self._arch.vocab_size,
             capture=not self._config.device.enforce_eager,
             kv_dtype=self._kv_dtype,
+            zeros=zeros,
         )
 
     def _started(self) -> Runner:
         if self._runner is None:
             raise EngineError("the worker is not started")
+        if self._sleeper.down:
+            raise EngineError("the worker is asleep")
         return self._runner
 
 
 @contextmanager
-def _fitting(what: str, remedy: str) -> Iterator[None]:
-    """Turn a lack of memory at start-up into one line that says what to do."""
+def _fitting(what: str, free: int, remedy: str) -> Iterator[None]:
+    """Turn a lack of memory at start-up into one line that says what to do. `free`: bytes that there were."""
     try:
         yield
     except Exception as error:
         if isinstance(error, MemoryError) or isinstance(error.__cause__ or error, torch.OutOfMemoryError):
-            raise ConfigError(f"{what} does not fit this device's memory; {remedy}") from error
+            raise NoRoom(f"{what} does not fit: {format_bytes(free)} of memory are free; {remedy}") from error
         raise
 
 

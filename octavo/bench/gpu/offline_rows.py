@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from octavo.bench.data import even
@@ -16,7 +17,7 @@ MIXED_S = 45.0  # of runs of the mixed set, at most
 DECODE_S = 12.0  # of runs of one batch size
 
 
-class _Offline:
+class Offline:
     """An LLM and the measurements that both models share."""
 
     def __init__(self, setting: Setting, shape: str, **options: Any) -> None:
@@ -39,8 +40,12 @@ class _Offline:
     def _launch(self) -> Any:
         from octavo.llm import LLM
 
-        folder = str(model_folder(self._shape, self._setting.folder))
-        return LLM(folder, **self._setting.engine(), enable_prefix_caching=False, **self._options)
+        options = {**self._setting.engine(), "enable_prefix_caching": False, **self._options}
+        return LLM(str(self.folder()), **options)
+
+    def folder(self) -> Path:
+        """Where the model lies."""
+        return model_folder(self._shape, self._setting.folder)
 
     def mixed(self, report: Report, point: str) -> None:
         """Output tokens a second over the mixed set; the median run."""
@@ -83,7 +88,7 @@ class _Offline:
             self._warm = True
 
 
-class OfflineSmall(_Offline):
+class OfflineSmall(Offline):
     """Qwen3-0.6B: T1, T5, T9, and what the host does."""
 
     def __init__(self, setting: Setting) -> None:
@@ -110,7 +115,7 @@ class OfflineSmall(_Offline):
             report("T14.busy", 100 * busy_share(lambda: timed(self._llm, load), self._setting.folder))
 
 
-class OfflineLarge(_Offline):
+class OfflineLarge(Offline):
     """Qwen3-8B: T3, T6, T9."""
 
     def __init__(self, setting: Setting) -> None:
@@ -125,7 +130,7 @@ class OfflineLarge(_Offline):
         }
 
 
-class OfflineMemory(_Offline):
+class OfflineMemory(Offline):
     """Qwen3-0.6B on nearly all of the device's memory: T29."""
 
     def __init__(self, setting: Setting) -> None:

@@ -2,8 +2,10 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import EngineRequest, Sampling
@@ -37,6 +39,9 @@ class NullExecutor:
     def kv_capacity(self) -> int:
         return 0
 
+    def adopt(self, resolved: Resolved) -> None:
+        del resolved
+
     def start(self, layout: KVLayout) -> None:
         del layout
 
@@ -50,6 +55,14 @@ class NullExecutor:
 
     def prepare(self) -> bool:
         return False
+
+    def sleep(self, level: int) -> int:
+        del level
+        return 0
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        del tags
+        return []
 
     def shutdown(self) -> None:
         self._plan = None

@@ -43,6 +43,8 @@ JOBS = (
     Job("T9.8b", "offline-large", 25),
     Job("T11.8b", "http-large", 90),
     Job("T29", "memory", 30),
+    Job("S1", "sleep-small", 30),
+    Job("S2", "sleep-large", 45),
     Job("P1", "peer", 75),
 )
 """In the order of running."""
@@ -54,6 +56,8 @@ STAGES = {
     "offline-small": "octavo.bench.gpu.offline_rows:OfflineSmall",
     "offline-large": "octavo.bench.gpu.offline_rows:OfflineLarge",
     "memory": "octavo.bench.gpu.offline_rows:OfflineMemory",
+    "sleep-small": "octavo.bench.gpu.sleep_rows:SleepSmall",
+    "sleep-large": "octavo.bench.gpu.sleep_rows:SleepLarge",
     "peer": "octavo.bench.gpu.peer:PeerStage",
 }
 """Each stage is one process, so that one model at a time is on the GPU and a broken one takes nothing else along."""
@@ -112,6 +116,14 @@ POINTS: dict[str, Point] = {
     "T17.warm": Point("Qwen3-0.6B, process start to first HTTP token, warm kernel cache", "s", 2, less=True),
     "T17.settled": Point("Qwen3-0.6B, process start to evenly fast answers, warm kernel cache", "s", less=True),
     "T29": Point("Qwen3-0.6B, KV cache over the memory left after weights", "%", 100),
+    "S1": Point("Qwen3-0.6B, level 2: GPU memory that the driver has back, of what was used", "%", 100),
+    "S1.asleep": Point("Qwen3-0.6B, falling asleep at level 2", "ms", 50, less=True),
+    "S1.awake": Point("Qwen3-0.6B, waking from level 2, the file in the page cache", "ms", less=True),
+    "S1.first": Point("Qwen3-0.6B, first requests after waking, over the usual time", "x", 1, less=True),
+    "S2": Point("Qwen3-8B, level 1: rate of waking over the bus's own", "%", 100),
+    "S2.bus": Point("copy from pinned host memory to the GPU", "GB/s"),
+    "S2.awake": Point("Qwen3-8B, waking from level 1", "ms", less=True),
+    "S2.asleep": Point("Qwen3-8B, falling asleep at level 1", "ms", less=True),
     "P1": Point("transformers continuous batching, Qwen3-0.6B, requests as in T1, this run", "tok/s"),
 }
 

@@ -1,8 +1,10 @@
 """Executor: how the engine reaches its workers. Forward and sample are two calls, so that work between them
 (grammar masks) overlaps the device."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
 
@@ -22,6 +24,10 @@ class Executor(Protocol):
         """Bytes that the KV cache may take, measured after the weights are in place."""
         ...
 
+    def adopt(self, resolved: Resolved) -> None:
+        """Take these settings instead, before `start`: smaller steps or a shorter context."""
+        ...
+
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table; the executor can take plans afterwards."""
         ...
@@ -36,6 +42,18 @@ class Executor(Protocol):
 
     def prepare(self) -> bool:
         """Use a moment when no step is in flight to make later ones cheaper; True while there is more to do."""
+        ...
+
+    def sleep(self, level: int) -> int:
+        """Give device memory back, no step being in flight: the KV cache, and the weights, whose contents level 1 keeps
+        in host memory; how many bytes. Raises ConfigError, with nothing changed, where that cannot be."""
+        ...
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        """Bring the memory of these tags back (``weights``, ``kv_cache``); those still down.
+
+        Raises MemoryError, ConfigError or ModelFileError, and may be called again.
+        """
         ...
 
     def shutdown(self) -> None: ...

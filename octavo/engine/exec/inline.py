@@ -4,7 +4,7 @@ A GPU runs by itself, so the worker is called directly. On a CPU with more than 
 worker does happens in one thread of its own, in order, so that planning goes on beside it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -39,6 +39,9 @@ class DirectExecutor:
     def kv_capacity(self) -> int:
         return int(self._worker.kv_capacity())
 
+    def adopt(self, resolved: Resolved) -> None:
+        self._worker.adopt(resolved)
+
     def start(self, layout: KVLayout) -> None:
         self._worker.start(layout)
 
@@ -51,6 +54,12 @@ class DirectExecutor:
 
     def prepare(self) -> bool:
         return bool(self._worker.prepare())
+
+    def sleep(self, level: int) -> int:
+        return int(self._worker.sleep(level))
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        return list(self._worker.wake(tags))
 
     def shutdown(self) -> None:
         self._worker.shutdown()
@@ -72,6 +81,9 @@ class ThreadedExecutor:
     def kv_capacity(self) -> int:
         return int(self._call(self._worker.kv_capacity))
 
+    def adopt(self, resolved: Resolved) -> None:
+        self._call(lambda: self._worker.adopt(resolved))
+
     def start(self, layout: KVLayout) -> None:
         self._call(lambda: self._worker.start(layout))
 
@@ -91,6 +103,12 @@ class ThreadedExecutor:
 
     def prepare(self) -> bool:
         return bool(self._call(self._worker.prepare))
+
+    def sleep(self, level: int) -> int:
+        return int(self._call(lambda: self._worker.sleep(level)))
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        return list(self._call(lambda: self._worker.wake(tags)))
 
     def shutdown(self) -> None:
         if not self._closed:

@@ -1,12 +1,16 @@
 """QuantMethod: the seam between a layer and the form its weight is kept in."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from octavo.kernels.ops import Ops
+
+Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
+"""Makes a tensor of unset contents where a model's weights live."""
 
 
 class Entry(Protocol):
@@ -27,9 +31,7 @@ class QuantMethod(ABC):
     """Owns the weights of linear layers and of the token table."""
 
     @abstractmethod
-    def create(
-        self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def create(self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, empty: Empty) -> None:
         """Register a linear layer's parameters, their contents unset. Its outputs are stacked shards (q, k, v)."""
 
     @abstractmethod
@@ -46,7 +48,7 @@ class QuantMethod(ABC):
 
     @abstractmethod
     def create_table(
-        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, empty: Empty
     ) -> None:
         """Register a token table's parameters. ``layer.tied`` says whether it is the output matrix too."""
 
@@ -61,6 +63,11 @@ class QuantMethod(ABC):
     @abstractmethod
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
         """A tied table as output matrix: ``[N, hidden_size] -> [N, vocab_size]``."""
+
+    def drop(self, layer: nn.Module) -> int:  # noqa: ARG002 - most formats keep all in parameters
+        """Let go of what `load` and `load_table` keep outside the layer's parameters, until they are called again;
+        how many bytes that were."""
+        return 0
 
     def apply_normed(
         self,

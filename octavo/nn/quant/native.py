@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, Parts, linear, pack_rows
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Entry, QuantMethod
+from octavo.nn.quant.base import Empty, Entry, QuantMethod
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Native(QuantMethod):
         in_features: int,  # noqa: ARG002
         out_features: int,
         dtype: torch.dtype,  # noqa: ARG002
-        device: torch.device,  # noqa: ARG002
+        empty: Empty,  # noqa: ARG002
     ) -> None:
         layer.packed = Packed(out_features)  # type: ignore[assignment]
 
@@ -71,7 +71,7 @@ class Native(QuantMethod):
         vocab_size: int,  # noqa: ARG002
         hidden_size: int,  # noqa: ARG002
         dtype: torch.dtype,  # noqa: ARG002
-        device: torch.device,  # noqa: ARG002
+        empty: Empty,  # noqa: ARG002
     ) -> None:
         layer.table = None  # type: ignore[assignment]
 
@@ -89,6 +89,18 @@ class Native(QuantMethod):
         layer.table = Table(rows, qtype, hidden_size, head)  # type: ignore[assignment]
         _forget(entry)
         self.exact &= entry.qtype == "F32"
+
+    def drop(self, layer: nn.Module) -> int:
+        """The packed memory goes with its last reference: no decoder over it may be left."""
+        weight, table = getattr(layer, "packed", None), getattr(layer, "table", None)
+        if isinstance(table, Table):
+            layer.table = None  # type: ignore[assignment]
+            weight = table.head
+        if not isinstance(weight, Packed):
+            return 0
+        given = sum(int(piece.nbytes) for piece, _ in weight.pieces)
+        weight.pieces.clear()
+        return given
 
     def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
         out = torch.empty(ids.shape[0], table_of(layer).hidden_size)

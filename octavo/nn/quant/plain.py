@@ -5,16 +5,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Entry, QuantMethod
+from octavo.nn.quant.base import Empty, Entry, QuantMethod
 
 
 class Plain(QuantMethod):
     """A dense weight ``[out_features, in_features]``."""
 
-    def create(
-        self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
+    def create(self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, empty: Empty) -> None:
+        weight = empty((out_features, in_features), dtype)
         layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
 
     def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
@@ -28,9 +26,9 @@ class Plain(QuantMethod):
         return ops.linear_parts(x, layer.get_parameter("weight"))
 
     def create_table(
-        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, empty: Empty
     ) -> None:
-        self.create(layer, hidden_size, vocab_size, dtype, device)
+        self.create(layer, hidden_size, vocab_size, dtype, empty)
 
     def load_table(self, layer: nn.Module, entry: Entry) -> None:
         weight = layer.get_parameter("weight")

@@ -229,6 +229,11 @@ def test_dry_run_of_kernels_and_offline_rows(tmp_path):
     assert all(value > 0 for value in values.values())
 
 
+def test_dry_run_of_sleep_rows(tmp_path):
+    values = dry_run(tmp_path, "S1,S2", 60)
+    assert set(values) == {"S1", "S1.asleep", "S1.awake", "S1.first", "S2.awake", "S2.asleep"}
+
+
 def test_dry_run_of_http_rows(tmp_path):
     values = dry_run(tmp_path, "T17,T12,T13,T15", 150)
     points = {"T12", "T12.16384", "T13", "T13.ttft", "T13.itl", "T13.client"}

@@ -222,6 +222,7 @@ def test_capacity_is_measured_by_the_largest_step(checkpoint, monkeypatch):
     monkeypatch.setattr(worker._platform, "counts_memory", True)
     monkeypatch.setattr(worker._platform, "memory", lambda: (1 << 33, 1 << 34))
     monkeypatch.setattr(worker._platform, "peak", lambda: 1 << 30)
+    monkeypatch.setattr(worker, "_free_at_start", 1 << 34)
     share = engine.worker._config.cache.gpu_memory_utilization
     assert worker.kv_capacity() == int(share * (1 << 34)) - (1 << 33) - (1 << 30)
     outputs = engine.run(prompts, [plain()] * len(prompts))

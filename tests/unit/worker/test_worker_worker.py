@@ -7,7 +7,7 @@ import torch
 from worker_toy import layout, resolved
 
 from octavo.base.config import CacheConfig
-from octavo.base.errors import ConfigError, EngineError
+from octavo.base.errors import EngineError, NoRoom
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes
 from octavo.platform.cpu import CpuPlatform
@@ -50,7 +50,23 @@ def test_a_step_is_measured_and_utilization_shared_out():
     need = measure(platform, step)
     assert need == Need(3 * GIB, 0)
     cache = CacheConfig(gpu_memory_utilization=0.5)
-    assert on_device(platform, cache, need, libraries_loaded=True) == 40 * GIB - 10 * GIB - 3 * GIB
+    got = on_device(platform, cache, need, libraries_loaded=True, free_at_start=80 * GIB)
+    assert got == 40 * GIB - 10 * GIB - 3 * GIB
+
+
+@pytest.mark.parametrize(
+    ("free_at_start", "want"),
+    [
+        (80, 0.9 * 80 - 10 - 3),  # an empty card: the share of it that we may take
+        (50, 40 - 0.8 - 3),  # others hold 30: what is free, less the reserve; theirs is not counted as ours
+        (12, 2 - 0.8 - 3),  # nearly full
+    ],
+)
+def test_capacity_is_fitted_to_what_is_free_and_not_to_the_card(free_at_start, want):
+    platform = Counting(free=(free_at_start - 10) * GIB, total=80 * GIB)
+    cache = CacheConfig(gpu_memory_utilization=0.9)
+    got = on_device(platform, cache, Need(3 * GIB, 0), libraries_loaded=True, free_at_start=free_at_start * GIB)
+    assert got == pytest.approx(max(0, want) * GIB, abs=2)
 
 
 def test_capacity_leaves_a_reserve_and_sees_what_libraries_took():
@@ -58,10 +74,18 @@ def test_capacity_leaves_a_reserve_and_sees_what_libraries_took():
     need = measure(platform, lambda: None)
     assert need == Need(0, GIB)
     expected = 69 * GIB - max(RESERVE_LEAST, int(0.8 * GIB))
-    assert on_device(platform, CacheConfig(gpu_memory_utilization=1.0), need, libraries_loaded=True) == expected
+    assert (
+        on_device(
+            platform, CacheConfig(gpu_memory_utilization=1.0), need, libraries_loaded=True, free_at_start=80 * GIB
+        )
+        == expected
+    )
     # A start that remembers has not loaded them yet.
     fresh = Counting(free=70 * GIB, total=80 * GIB)
-    assert on_device(fresh, CacheConfig(gpu_memory_utilization=1.0), need, libraries_loaded=False) == expected
+    assert (
+        on_device(fresh, CacheConfig(gpu_memory_utilization=1.0), need, libraries_loaded=False, free_at_start=80 * GIB)
+        == expected
+    )
 
 
 def test_what_was_measured_is_remembered(tmp_path, monkeypatch):
@@ -79,7 +103,8 @@ def test_what_was_measured_is_remembered(tmp_path, monkeypatch):
 
 def test_capacity_is_never_negative():
     platform = Counting(free=GIB, total=80 * GIB)
-    assert on_device(platform, CacheConfig(gpu_memory_utilization=0.5), Need(0, 0), libraries_loaded=True) == 0
+    cache = CacheConfig(gpu_memory_utilization=0.5)
+    assert on_device(platform, cache, Need(0, 0), libraries_loaded=True, free_at_start=80 * GIB) == 0
 
 
 def test_capacity_of_a_host_is_bounded_by_use_and_by_memory():
@@ -108,7 +133,7 @@ def test_a_cpu_gives_a_modest_share(free_gib, length, want_gib):
 def test_kv_views_share_blocks_and_not_places():
     spec = KVSpec(num_kv_heads=2, head_dim=3)
     kv = KVLayout((KVGroup(spec, (0, 2)), KVGroup(spec, (1, 3))), 4, 5, 4)
-    pool = allocate_kv(CpuPlatform(), kv, torch.float32)
+    pool = allocate_kv(CpuPlatform().zeros, kv, torch.float32)
     assert pool.shape == (5, 2, 2, 2, 4, 3)
     views = kv_views(pool, kv)
     for layer, view in enumerate(views):
@@ -136,15 +161,15 @@ def test_small_plan_is_one_row():
 
 def test_lack_of_memory_at_start_up_is_one_line():
     with (
-        pytest.raises(ConfigError, match="the model does not fit this device's memory; take less"),
-        _fitting("the model", "take less"),
+        pytest.raises(NoRoom, match=r"the model does not fit: 2 GiB of memory are free; take less"),
+        _fitting("the model", 2 * GIB, "take less"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory")
     wrapped = EngineError("step -1 failed")
     wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
-    with pytest.raises(ConfigError), _fitting("the step", "lower it"):
+    with pytest.raises(NoRoom), _fitting("the step", GIB, "lower it"):
         raise wrapped
-    with pytest.raises(EngineError), _fitting("the step", "lower it"):
+    with pytest.raises(EngineError), _fitting("the step", GIB, "lower it"):
         raise EngineError("other")
 
 
