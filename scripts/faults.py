@@ -91,7 +91,8 @@ def run(asked: argparse.Namespace, results: Path) -> int:
 def write(found: list[dict[str, Any]]) -> None:
     """The page, from these results and the last of the drills that were not run."""
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    today, machine = datetime.date.today().isoformat(), f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    today = datetime.date.today().isoformat()
+    machine = f"{os.cpu_count()} cores under a load of {os.getloadavg()[2]:.0f}, Python {platform.python_version()}"
     for line in found:
         kept[line["id"]] = {**line, "date": today, "machine": machine}
     kept = dict(sorted(kept.items(), key=lambda item: _order(item[0])))
