@@ -9,23 +9,17 @@ pytest.importorskip("triton")
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.linear import normed_linear as ref_normed_linear
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
-from octavo.kernels.triton.linear import (
-    MAX_STRIP,
-    Norm,
-    few_token_linear,
-    linear,
-    normed_linear,
-    one_token_linear,
-)
-from octavo.kernels.triton.linear_some import Shape, linear_parts, shape_in_parts, some_token_linear
+from octavo.kernels.triton import linear_some
+from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
+from octavo.kernels.triton.linear_one import Norm, one_token_linear
+from octavo.kernels.triton.linear_some import Shape, shape_in_parts, shape_whole, some_token_linear
 from octavo.kernels.triton.norm import add_rms_norm
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPE = torch.bfloat16 if GPU else torch.float32
 CLOSE = {"atol": 5e-2, "rtol": 3e-2} if GPU else {"atol": 1e-4, "rtol": 1e-4}
-SHAPES = [(3, 64, 600), (16, 100, 96), (5, 40, 2100)]
-FULL = [(16, 6144, 1024), (7, 1024, 2048), (2, 1024, 3072)] if GPU else []
+FULL = [(16, 6144, 1024), (64, 4096, 1024), (33, 12288, 4096)] if GPU else []
 ONE = [(70, 130), (33, 1024)]
 ONE_FULL = [(4096, 1024), (1024, 3072), (4096, 12288)] if GPU else []
 
@@ -61,22 +55,11 @@ def test_norm_and_gate_ride_along_with_one_token(features, size, activation, wit
         torch.testing.assert_close(total, want_total)
 
 
-@pytest.mark.parametrize(("tokens", "features", "size"), SHAPES + FULL)
-@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh", "gelu"])
-def test_few_tokens(tokens, features, size, activation) -> None:
-    if activation and size > MAX_STRIP:
-        pytest.skip("a gated product takes one strip of K")
-    t = tensors(tokens, features, size)
-    rows = slice(None) if activation else slice(features)
-    got = few_token_linear(t["x"], t["weight"][rows], t["bias"][rows], activation or "none")
-    want = F.linear(t["x"], t["weight"][rows], t["bias"][rows])
-    torch.testing.assert_close(got, act_mul(want, activation) if activation else want, **CLOSE)
-
-
 def test_a_token_does_not_depend_on_those_beside_it() -> None:
-    t = tensors(16, 100, 96)
-    alone = few_token_linear(t["x"][2:4], t["weight"], None)
-    together = few_token_linear(t["x"], t["weight"], None)
+    t = tensors(16, 100, 128)
+    shape = Shape(32, 16, 64, 1, 4, 2)
+    alone = some_token_linear(t["x"][2:4], t["weight"], None, shape)
+    together = some_token_linear(t["x"], t["weight"], None, shape)
     assert torch.equal(alone, together[2:4])
 
 
@@ -91,9 +74,9 @@ def test_the_entries_of_the_table(tokens) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("activation", ["none", "silu", "gelu_tanh", "gelu"])
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize(("tokens", "features", "size"), [(19, 40, 256), (37, 100, 128), (2, 16, 64)])
+@pytest.mark.parametrize(("tokens", "features", "size"), [(19, 40, 256), (37, 100, 128), (2, 16, 64), *FULL])
 def test_some_tokens(tokens, features, size, with_bias, activation) -> None:
     """Tiles that tokens and features do not fill, with all that can ride along."""
     t = tensors(tokens, features, size)
@@ -120,17 +103,36 @@ def test_parts_are_added_by_the_norm(tokens, features, size) -> None:
             torch.testing.assert_close(got, right, **CLOSE)
     joined = linear_parts(t["x"], weight)
     torch.testing.assert_close(joined.sum(0).to(DTYPE) if joined.dim() > 2 else joined, whole, **CLOSE)
+    down = torch.randn(24, features, device=DEVICE).to(DTYPE)
+    want_y, want_total = ref_normed_linear(whole, residual, norm, 1e-6, down, None, "silu")
+    for following in (normed_linear, ref_normed_linear):
+        y, total = following(parts, residual.clone(), norm, 1e-6, down, None, "silu")
+        torch.testing.assert_close(y, want_y, **CLOSE)
+        torch.testing.assert_close(total, want_total, **CLOSE)
+
+
+@pytest.mark.parametrize("memory", [232_448, 101_376])
+@pytest.mark.parametrize("tokens", [2, 16, 17, 64, 100])
+def test_shapes_fit_the_device(tokens, memory, monkeypatch) -> None:
+    """Whole tiles of K, no more shared memory than there is, for a card of a data centre and one of a desk."""
+    monkeypatch.setattr(linear_some, "shared_memory", lambda: memory)
+    for features, size in [(1024, 2048), (1024, 3072), (4096, 4096), (896, 4864), (2048, 8960)]:
+        x = torch.zeros(tokens, size, dtype=torch.bfloat16)
+        for shape in (shape_in_parts(x, features), shape_whole(x, features, gate=True)):
+            if shape is not None:
+                assert size % (shape.parts * shape.depth) == 0
+                assert shape.tokens >= tokens
+                assert shape.stages * (shape.features + shape.tokens) * shape.depth * 2 <= memory
 
 
 def test_which_products_are_split() -> None:
-    """Few features, a K of eight whole parts, more than one token; never fp32, whose sums should not depend on it."""
+    """More than one token, never fp32: its sums should not depend on how many tokens stand beside."""
     x = torch.zeros(64, 3072, dtype=torch.bfloat16)
-    shape = shape_in_parts(x, 1024)
-    assert shape is not None
-    assert 3072 % (shape.parts * shape.depth) == 0
-    assert shape.tokens >= 64
-    assert shape_in_parts(x, 4096) is None
+    assert shape_in_parts(x, 1024) is not None
+    assert shape_in_parts(x, 8192) is None
     assert shape_in_parts(x[:1], 1024) is None
     assert shape_in_parts(x.float(), 1024) is None
     assert shape_in_parts(x[:, :3000], 1024) is None
     assert shape_in_parts(x.new_zeros(129, 3072), 1024) is None
+    assert shape_whole(x, 151_936, gate=False) is None
+    assert shape_whole(x.float(), 4096, gate=True) is None
