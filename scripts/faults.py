@@ -44,6 +44,7 @@ TAIL = """
 - Rounding: a real model's continuation is computed by a prefill where the undisturbed run decoded. The last bits of the
   logits may differ, and with them, rarely, a token; what was delivered never changes.
 - A flipped bit inside the numbers of a weight file is not found: neither safetensors nor GGUF has checksums.
+- Several GPUs, a router with replicas, adapters and media have no drills here: they come with those features.
 - A request that survives one crash and is part of a second from outside gets its 500 too: it is a suspect by then.
 """
 
@@ -54,8 +55,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20, help="seeded runs a drill")
     parser.add_argument("--model", default="", help="a real model's file, for the drills M")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes of soak; 0: none")
+    parser.add_argument("--page", action="store_true", help="run nothing, write the page from the last results")
     parser.add_argument("-k", default="", help="only these tests, as pytest's -k; others keep their last result")
     asked = parser.parse_args()
+    if asked.page:
+        write([])
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
         code = run(asked, results)
@@ -86,7 +91,8 @@ def run(asked: argparse.Namespace, results: Path) -> int:
 def write(found: list[dict[str, Any]]) -> None:
     """The page, from these results and the last of the drills that were not run."""
     kept = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
-    today, machine = datetime.date.today().isoformat(), f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    today = datetime.date.today().isoformat()
+    machine = f"{os.cpu_count()} cores under a load of {os.getloadavg()[2]:.0f}, Python {platform.python_version()}"
     for line in found:
         kept[line["id"]] = {**line, "date": today, "machine": machine}
     kept = dict(sorted(kept.items(), key=lambda item: _order(item[0])))

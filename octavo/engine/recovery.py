@@ -1,8 +1,8 @@
 """After a failed step: try again, in parts, until it works or the request at fault is found.
 
 The first time all requests of the step are tried again, half of them at a time; those that get past the place of
-the failure are free. If a group fails again it is halved, and one that fails alone is the one. A lack of memory makes
-steps smaller for a while instead. A device that is gone, and steps that fail whoever is in them, end the engine:
+the failure are free. If a group fails again it is halved, and one that fails alone twice is the one. A lack of memory
+makes steps smaller for a while instead. A device that is gone, and steps that fail whoever is in them, end the engine:
 its process is started anew and all requests go on there (engine/supervisor.py).
 """
 
@@ -33,6 +33,7 @@ class Recovery:
         self._in_a_row = 0
         self._condemned_in_a_row = 0
         self._calm = 0
+        self._alone = ""  # the request that failed alone last
 
     def gates(self, limits: Limits, rows: RowPool) -> list[Gate]:
         """The gates that every engine has, after our own."""
@@ -77,10 +78,16 @@ class Recovery:
         before = self._probation.suspects
         again = {id: max(tokens, before[id]) for id, tokens in reached.items() if id in before}
         if not again:
+            self._alone = next(iter(reached)) if len(reached) == 1 else ""
             self._probation.suspect(reached, max(1, len(reached) // 2))
             return {}
         if len(again) > 1:
             self._probation.suspect(again, len(again) // 2)
+            return {}
+        (id,) = again
+        if self._alone != id:  # two failures in a row are not its fault for sure
+            self._alone = id
+            self._probation.suspect({**before, **again}, self._probation.group)
             return {}
         if self._condemned_in_a_row:
             raise EngineDead(f"steps fail whoever is in them; the last one: {cause}")

@@ -15,6 +15,7 @@ FAR = 1 << 10  # above this a bound says nothing that a reader could use
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFS = "#/components/schemas/{name}"
 _QUERIES: dict[tuple[str, str], tuple[tuple[str, dict[str, Any]], ...]] = {
+    ("/health", "GET"): (("progress", {"type": "integer", "minimum": 1, "maximum": 3600}),),
     ("/v1/responses/{response_id}", "GET"): (
         ("stream", {"type": "boolean"}),
         ("starting_after", {"type": "integer", "minimum": 0}),

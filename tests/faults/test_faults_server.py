@@ -165,13 +165,17 @@ def vanish(sock: socket.socket) -> None:
     sock.close()
 
 
-async def ask_raw(client: Client, body: dict[str, Any], cut: int | None = None) -> socket.socket:
+async def ask_raw(
+    client: Client, body: dict[str, Any], cut: int | None = None, buffer: int | None = None
+) -> socket.socket:
     """A request by hand, all of it or its first `cut` bytes."""
     data = json.dumps(body).encode()
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(data)}\r\n\r\n"
     sock = socket.socket()
     sock.setblocking(False)
+    if buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(sock, ("127.0.0.1", client.server.port))
     await loop.sock_sendall(sock, (head.encode() + data)[:cut])
@@ -179,9 +183,8 @@ async def ask_raw(client: Client, body: dict[str, Any], cut: int | None = None) 
 
 
 async def test_clients_that_vanish_stall_and_talk_nonsense() -> None:
-    async with serving(
-        fake=FAKE, limits={"send_timeout": 2.0, "body_gap_timeout": 1.0, "header_timeout": 1.0}
-    ) as client:
+    limits = {"send_timeout": 2.0, "body_gap_timeout": 1.0, "header_timeout": 1.0}
+    async with serving(fake={**FAKE, "num_blocks": 8000}, limits=limits) as client:
         asked = bodies(Random(5), 6, 120)
         want = await whole(client, asked)
         await quiet(client)
@@ -204,14 +207,22 @@ async def test_clients_that_vanish_stall_and_talk_nonsense() -> None:
                 assert await asyncio.gather(*tasks) == want
                 d.recovered.append(await quiet(client))
         with drill(
-            "F10 stall", "20 clients that read nothing, 20 that never finish their request", "cut off, blocks back"
+            "F10 stall",
+            "4 clients that do not read their megabytes, 20 that never finish their request",
+            "cut off, blocks back",
         ) as d:
-            hung = [
-                await ask_raw(client, {**asked[0], "stream": True, "max_tokens": 400, "logprobs": 5}) for _ in range(20)
-            ]
+            greedy = {**asked[0], "prompt": ["hello"] * 8, "n": 4, "max_tokens": 400, "logprobs": 20, "stream": True}
+            hung = [await ask_raw(client, greedy, buffer=4096) for _ in range(4)]  # five megabytes each
             hung += [await ask_raw(client, asked[0], 100 + i) for i in range(20)]
+            await asyncio.sleep(0.2)
+            assert files() >= baseline + 20
             assert [await client.streamed(body) for body in asked] == want
-            d.recovered.append(await quiet(client, 15.0))
+            with d.timed():
+                await quiet(client, 60.0)
+                end = time.monotonic() + 15
+                while files() > baseline + 3:  # they hold on; the server does not
+                    assert time.monotonic() < end, f"{files()} files, {baseline} before"
+                    await asyncio.sleep(0.05)
             for sock in hung:
                 sock.close()
         with drill(

@@ -91,7 +91,8 @@ def own_bytes(pid: int) -> float:
 async def test_soak() -> None:
     what = f"{MINUTES:g} min of {WORKERS} clients: streams, wholes, constraints, aborts, nonsense; kills and stops"
     with drill("S1", what, "every answer as at first; memory flat within 2%; no block left") as d:
-        faults = [{"stage": "result", "at": 2000, "times": 3}, {"stage": "forward", "kind": "memory", "at": 5000}]
+        faults = [{"stage": "result", "at": at} for at in range(1000, 100_000, 1500)]  # in each process
+        faults += [{"stage": "forward", "kind": "memory", "at": 5000}]
         async with serving(fake=FAKE, faults=faults, recovery={"max_engine_restarts": 100}) as client:
             asked = [body for seed in range(4) for body in bodies(Random(seed), 9)]
             known = list(zip(asked, await whole(client, asked)))

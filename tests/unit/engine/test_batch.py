@@ -138,20 +138,23 @@ def test_a_request_that_cannot_be_served_is_named_and_ends_the_batch():
     assert not client.has_work
 
 
-def test_a_failed_step_is_an_engine_error():
+def test_a_failed_step_costs_nothing_and_a_failed_request_is_an_engine_error():
     _, batch = runner(fail_steps=[2])
-    with pytest.raises(EngineError):
+    wanted = [request("a", [1]), request("b", [2, 3])]
+    assert collect(batch, wanted) == {one.id: expected(one) for one in wanted}
+    _, batch = runner(fail_steps=[1, 2])
+    with pytest.raises(EngineError, match="could not compute this request"):
         collect(batch, [request("a", [1])])
+    assert collect(batch, [request("a", [1])]) == {"a": expected(request("a", [1]))}
 
 
 def test_a_dead_engine_is_told_at_once():
     client, batch = runner(fail_steps=list(range(1, 1000)))
-    for _ in range(2):
-        with pytest.raises(EngineError):
-            collect(batch, [request("a", [1])])
+    with pytest.raises(EngineError):
+        collect(batch, [request("a", [1])])
     with pytest.raises(EngineDead):
         collect(batch, [request("a", [1])])
-    assert client.control("ping") == 3
+    assert client.control("ping") == 4
 
 
 def test_controls_in_process():

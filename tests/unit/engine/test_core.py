@@ -106,7 +106,16 @@ def test_the_request_at_fault_is_found_and_ends_alone(depth, stage, guilty, afte
         else:
             assert (tokens, finish) == expected(one)
     assert core.stats.kv_usage == 0.0
-    assert core.failures <= 8
+    assert core.failures <= 9
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_two_failures_in_a_row_end_nobody(count):
+    core, _ = make_core()
+    core._pipeline._executor = FaultyExecutor(core.executor, [Fault(stage="result", at=3, times=2)])
+    wanted = many(count)
+    assert finish_all(core, wanted) == {one.id: expected(one) for one in wanted}
+    assert core.failures == 2
 
 
 @pytest.mark.parametrize("depth", [1, 2])
