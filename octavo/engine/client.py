@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import psutil
 
 from octavo.base import ipc
@@ -227,6 +228,7 @@ class EngineClient:
     async def _risen(self, epoch: Epoch, after_s: float) -> None:
         """The next process is ready: it gets what every engine gets, then the open requests."""
         self._epoch, self.ready = epoch, epoch.ready
+        self.stats = msgspec.structs.replace(self.stats, asleep=0)  # a new engine is awake
         self._watchdog = self._new_watchdog(epoch)
         while self._vocabulary is not None and not epoch.send(self._vocabulary):
             await asyncio.sleep(FULL_WAIT_S)

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
 from octavo.engine.core import Core
@@ -57,8 +58,20 @@ class FaultyExecutor:
         """The real one's."""
         return self._inner.kv_capacity()
 
-    def start(self, layout: KVLayout) -> None:
+    def adopt(self, resolved: Resolved) -> None:
         """Nothing goes wrong here."""
+        self._inner.adopt(resolved)
+
+    def sleep(self, level: int) -> int:
+        """Nor here."""
+        return self._inner.sleep(level)
+
+    def wake(self, tags: Sequence[str]) -> list[str]:
+        """Nor here."""
+        return self._inner.wake(tags)
+
+    def start(self, layout: KVLayout) -> None:
+        """Nor here."""
         self._inner.start(layout)
 
     def forward(self, plan: StepPlan) -> None:
