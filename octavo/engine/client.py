@@ -217,6 +217,10 @@ class EngineClient:
                 self._life.moved(message.stats.steps)
                 for output in message.outputs:
                     self._deliver(output)
+                for id, token in zip(message.ids, message.tokens):
+                    mailbox = self._mailboxes.get(id)
+                    if mailbox is not None and not mailbox.put_token(id, token):
+                        self._cut_off(id)
             case ControlReply():
                 reply = self._replies.get(message.id)
                 if reply is not None and not reply.done():
@@ -232,10 +236,14 @@ class EngineClient:
         if mailbox is None:
             return  # closed on our side; the abort is under way
         if not mailbox.put(output):
-            log.warning("request %s is ended: its reader is too slow", output.id)
-            self.abort([output.id])
-        if mailbox.finished:
+            self._cut_off(output.id)
+        elif mailbox.finished:
             del self._mailboxes[output.id]
+
+    def _cut_off(self, id: str) -> None:
+        log.warning("request %s is ended: its reader is too slow", id)
+        self.abort([id])
+        del self._mailboxes[id]
 
     def _abort_one(self, request_id: str) -> None:
         if self._mailboxes.pop(request_id, None) is not None:

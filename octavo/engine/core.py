@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import EngineDead, UserError
 from octavo.base.plan import StepPlan, StepResult
-from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput, Vocabulary
+from octavo.base.wire import EngineRequest, EngineStats, Outputs, StepOutputs, TokenOutput, Vocabulary
 from octavo.engine.exec.base import Executor
 from octavo.engine.guard import Guard, let_in
 from octavo.engine.overlap import Pipeline, StepFailed
@@ -92,12 +92,12 @@ class Core:
                 break
             self._pipeline.push(plan)
         moved = bool(self._pipeline)
-        if moved:
-            self._say(self._finish_oldest())
+        step = self._finish_oldest() if moved else Outputs()
+        self._say(step.outputs)
         if not moved and not self._outbox:
             return None
         outputs, self._outbox = self._outbox, []
-        return StepOutputs(outputs, self.scheduler.stats())
+        return StepOutputs(outputs, step.ids, step.tokens, self.scheduler.stats())
 
     def prepare(self) -> bool:
         """Let the executor use a moment without work; True while it has more to do."""
@@ -109,23 +109,22 @@ class Core:
         self._seat.shutdown()
         self.executor.shutdown()
 
-    def _finish_oldest(self) -> list[TokenOutput]:
+    def _finish_oldest(self) -> Outputs:
         try:
             plan, result = self._pipeline.pop()
         except StepFailed as failure:
-            return self._fail(failure)
+            return Outputs(self._fail(failure))
         self._failures_in_a_row = 0
         return self._update(plan, result)
 
-    def _update(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+    def _update(self, plan: StepPlan, result: StepResult) -> Outputs:
         review = self._seat.review(plan, result)
         if review is None:
             return self.scheduler.update(plan, result)
-        outputs: list[TokenOutput] = []
         for id, message in review.failed.items():
-            outputs += self.scheduler.reject([id], message)
+            self._say(self.scheduler.reject([id], message))
         self.scheduler.amend(review.altered)
-        return outputs + self.scheduler.update(plan, review.result)
+        return self.scheduler.update(plan, review.result)
 
     def _take_in(self) -> None:
         """Held requests that are ready join the queue."""

@@ -35,9 +35,21 @@ class Mailbox:
         self._unread = output if self._unread is None else _join(self._unread, output)
         self._size += _cost(output)
         self.finished = output.finish is not None
+        return self._settle(output.id)
+
+    def put_token(self, id: str, token: int) -> bool:
+        """Add an output of one token and nothing else; the same as `put` otherwise."""
+        if self._unread is None:
+            self._unread = TokenOutput(id, [token])
+        else:
+            self._unread.tokens.append(token)
+        self._size += 1
+        return self._settle(id)
+
+    def _settle(self, id: str) -> bool:
         full = self._size > MAX_BACKLOG and not self.finished
         if full:
-            self._unread = TokenOutput(output.id, [], "error", error=TOO_SLOW, error_code=408)
+            self._unread = TokenOutput(id, [], "error", error=TOO_SLOW, error_code=408)
             self.finished = True
         self._wake()
         return not full

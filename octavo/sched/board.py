@@ -9,9 +9,10 @@ from octavo.base.wire import EngineStats
 from octavo.kv.holding import Grant, Match
 from octavo.kv.manager import KVManager
 from octavo.sched.gates import RowPool
+from octavo.sched.ledger import COMPUTED, Ledger, Roster
 from octavo.sched.limits import Limits
 from octavo.sched.queue import WaitingQueue
-from octavo.sched.request import NO_ROW, Request, State
+from octavo.sched.request import Request, State
 
 _by_order = attrgetter("order")
 
@@ -36,11 +37,20 @@ class Board:
     def __init__(self, layout: KVLayout, limits: Limits, clock: Clock) -> None:
         self.kv = KVManager(layout, limits.prefix_caching)
         self.rows = RowPool(limits.max_rows)
+        self.ledger = Ledger(limits.max_rows)
         self.requests: dict[str, Request] = {}  # all that have not ended
         self.running: list[Request] = []
         self.waiting = WaitingQueue(limits.max_waiting, limits.max_waiting_tokens)
         self.counters = Counters()
         self._clock = clock
+        self._roster: Roster | None = None
+
+    @property
+    def roster(self) -> Roster:
+        """Those who run, as columns."""
+        if self._roster is None:
+            self._roster = Roster.of(self.running, self.ledger)
+        return self._roster
 
     def enter(self, request: Request) -> None:
         """A newcomer joins the waiting."""
@@ -55,7 +65,7 @@ class Board:
             return None
         self.waiting.remove(request)
         request.state = State.RUNNING
-        request.row = self.rows.take()
+        request.sit(self.rows.take(), self.ledger)
         request.computed = match.num_tokens
         if not request.started:
             request.queued_s = self._clock.now() - request.arrived_s
@@ -64,6 +74,7 @@ class Board:
                 self.counters.prefix_queries += request.num_prompt
                 self.counters.prefix_hits += request.cached_tokens
         insort(self.running, request, key=_by_order)
+        self._roster = None
         return grant
 
     def preempt(self, request: Request) -> None:
@@ -104,7 +115,7 @@ class Board:
         """Gauges now, and counters."""
         kv, counters = self.kv, self.counters
         reserved = kv.pool.num_used * kv.block_size
-        unused = kv.capacity - sum([request.computed for request in self.running])
+        unused = kv.capacity - int(self.ledger.cells[self.roster.rows, COMPUTED].sum())
         return EngineStats(
             running=len(self.running),
             waiting=len(self.waiting),
@@ -119,6 +130,6 @@ class Board:
         )
 
     def _let_go(self, request: Request) -> None:
+        self._roster = None
         self.kv.free(request.holding)
-        self.rows.release(request.row)
-        request.row = NO_ROW
+        self.rows.release(request.rise(self.ledger))

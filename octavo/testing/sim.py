@@ -116,7 +116,7 @@ class Simulation:
             self.in_flight.clear()
             self._take(self.scheduler.fail(lost, str(error)))
         else:
-            self._take(self.scheduler.update(plan, result))
+            self._take(self.scheduler.update(plan, result).each())
         return True
 
     def step(self) -> None:

@@ -83,9 +83,9 @@ def test_a_hit_is_reported_and_changes_no_token() -> None:
     sim.add(ask("warm", prompt=21))
     plan = sim.scheduler.plan()
     assert plan is not None
-    assert (plan.starts, plan.num_tokens) == ([20], [1])
+    assert (list(plan.starts), list(plan.num_tokens)) == ([20], [1])
     sim.fake.forward(plan)
-    outputs = sim.scheduler.update(plan, sim.fake.sample({}).result())
+    outputs = sim.scheduler.update(plan, sim.fake.sample({}).result()).each()
     assert outputs[0].cached_tokens == 20
     sim._take(outputs)
     sim.drain()
@@ -245,14 +245,14 @@ def test_results_must_come_in_order_and_lost_ones_are_passed_over() -> None:
     assert first is not None
     assert second is not None
     with pytest.raises(ValueError, match="before"):
-        scheduler.update(second, StepResult(second.step, [[1]]))
+        scheduler.update(second, StepResult(second.step, [1]))
     with pytest.raises(ValueError, match="sampled"):
         scheduler.update(first, StepResult(first.step, []))
     outputs = scheduler.fail([first, second], "the device is gone")
     assert [(output.id, output.finish, output.error, output.error_code) for output in outputs] == [
         ("a", "error", "the device is gone", 500)
     ]
-    assert scheduler.update(second, StepResult(second.step, [[1]])) == []
+    assert scheduler.update(second, StepResult(second.step, [1])).each() == []
     assert not scheduler.has_work
 
 
