@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.ahead import MakeAheadOps
-from octavo.kernels.context import AttentionMeta
+from octavo.kernels.context import AttentionMeta, Projected
 
 
 class RmsNorm(Protocol):
@@ -35,27 +35,8 @@ class ActMul(Protocol):
 
 
 class QkvPrologue(Protocol):
-    def __call__(
-        self,
-        qkv: Tensor,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
-        cos_sin: Tensor | None,
-        rope_index: Tensor | None,
-        kv: Tensor,
-        meta: AttentionMeta,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-    ) -> Tensor:
-        """Per-head QK norm, rotation, and the write of K and V into the cache; gives q back.
-
-        qkv ``[T, (H + 2 H_kv) D]``; norms ``[D]`` or None; cos_sin ``[rows, rotary_dim]`` fp32, cosines
-        then sines of half the rotary dims each (neox pairing: i with i + rotary_dim / 2), or None for no rotation;
-        rope_index ``[T]`` int64, the row of cos_sin for each token (its position, for most models);
-        kv ``[N, 2, H_kv, B, D]``. Returns q ``[T, H, D]``.
-        """
+    def __call__(self, projected: Projected, kv: Tensor, meta: AttentionMeta) -> Tensor:
+        """Per-head QK norm, rotation, the write of K and V into kv ``[N, 2, H_kv, B, D]``; gives q ``[T, H, D]``."""
         ...
 
 
@@ -74,6 +55,20 @@ class PagedAttention(Protocol):
         Query j of row r stands at position ``seq_lens[r] - query_len[r] + j`` and sees the positions up to its
         own, at most `window` of them. Heads are grouped: H is a multiple of H_kv.
         """
+        ...
+
+
+class Attention(Protocol):
+    def __call__(
+        self,
+        projected: Projected,
+        kv: Tensor,
+        meta: AttentionMeta,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """`QkvPrologue`, then `PagedAttention`: ``[T, H, D]``. One kernel may do both where ``meta.apart``."""
         ...
 
 
@@ -132,6 +127,7 @@ class Ops:
     act_mul: ActMul
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
+    attention: Attention
     linear: Linear
     normed_linear: NormedLinear
     uniform: Uniform

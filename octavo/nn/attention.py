@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from octavo.kernels.context import ForwardContext
+from octavo.kernels.context import ForwardContext, Projected
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
@@ -59,19 +59,17 @@ class Attention(nn.Module):
                 qkv = self._norm_whole(qkv, self.q_norm, self.k_norm)
             else:
                 per_head = (self.q_norm.weight, self.k_norm.weight)
-        q = self.ops.qkv_prologue(
+        projected = Projected(
             qkv,
             *per_head,
             heads.norm_eps,
             cos_sin,
             rope_index,
-            kv,
-            meta,
             heads.num_heads,
             heads.num_kv_heads,
             heads.head_dim,
         )
-        out = self.ops.paged_attention(q, kv, meta, heads.scale, heads.window, heads.softcap)
+        out = self.ops.attention(projected, kv, meta, heads.scale, heads.window, heads.softcap)
         result: Tensor = self.o(out.view(-1, self.q_size))
         return result
 
