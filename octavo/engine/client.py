@@ -43,6 +43,7 @@ START_TIMEOUT_S = 3600.0
 CONTROL_TIMEOUT_S = 30.0
 CLOSE_GRACE_S = 5.0
 EXIT_WAIT_S = 10.0  # after a last word, for the exit code that says whose fault it was
+MAX_STEPS_AT_ONCE = 64  # frames taken before anyone else has a turn
 LAST_FRAMES_S = 0.2  # for what a dead process sent before it died
 
 
@@ -199,7 +200,7 @@ class EngineClient:
 
     async def _read(self) -> None:
         while True:
-            self._take(await self._link.receiver.receive())
+            self._take_all(await self._link.receiver.receive())
             if self._unsent_aborts:
                 self.abort(())
 
@@ -210,17 +211,34 @@ class EngineClient:
         if self._die(f"the engine's process ended {how}"):
             log.error("%s", self._life.cause)
 
-    def _take(self, message: EngineOutput) -> None:
+    def _take_all(self, first: EngineOutput) -> None:
+        """This message and those behind it that are there already: to a stream that has got tokens by several steps
+        they come as one output, so that whoever is behind catches up."""
+        plain: dict[str, list[int]] = {}
+        message: EngineOutput | None = first
+        for left in range(MAX_STEPS_AT_ONCE, 0, -1):
+            if message is None:
+                break
+            self._take(message, plain)
+            message = self._link.receiver.receive_now() if left > 1 else None
+        for id, tokens in plain.items():
+            self._deliver_tokens(id, tokens)
+
+    def _take(self, message: EngineOutput, plain: dict[str, list[int]]) -> None:
+        """`plain` collects tokens that can wait to be delivered."""
         match message:
             case StepOutputs():
                 self.stats = message.stats
                 self._life.moved(message.stats.steps)
                 for output in message.outputs:
+                    if output.id in plain:
+                        self._deliver_tokens(output.id, plain.pop(output.id))
                     self._deliver(output)
                 for id, token in zip(message.ids, message.tokens):
-                    mailbox = self._mailboxes.get(id)
-                    if mailbox is not None and not mailbox.put_token(id, token):
-                        self._cut_off(id)
+                    if id in plain:
+                        plain[id].append(token)
+                    else:
+                        plain[id] = [token]
             case ControlReply():
                 reply = self._replies.get(message.id)
                 if reply is not None and not reply.done():
@@ -239,6 +257,11 @@ class EngineClient:
             self._cut_off(output.id)
         elif mailbox.finished:
             del self._mailboxes[output.id]
+
+    def _deliver_tokens(self, id: str, tokens: list[int]) -> None:
+        mailbox = self._mailboxes.get(id)
+        if mailbox is not None and not mailbox.put_tokens(id, tokens):
+            self._cut_off(id)
 
     def _cut_off(self, id: str) -> None:
         log.warning("request %s is ended: its reader is too slow", id)
