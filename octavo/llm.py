@@ -27,6 +27,7 @@ from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.keywords import engine_config
 from octavo.text.collect import Collector
+from octavo.text.ids import are_numbers
 from octavo.text.load import load_text
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.request import Limits, Prepared, TextProcessor
@@ -334,7 +335,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         raise UserError("prompts must be a string, a list of strings, token ids or dictionaries", param="prompts")
     if not prompts:
         return []
-    if all(type(item) is int for item in prompts):
+    if type(prompts[0]) is int and all(type(item) is int for item in prompts):
         return [cast(Sequence[int], prompts)]
     return list(cast(Sequence[Prompt], prompts))
 
@@ -352,7 +353,7 @@ def _prompt_of(prompt: Prompt) -> str | list[int]:
         prompt = cast(Prompt, inner)
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, Sequence) and all(type(token) is int for token in prompt):
+    if are_numbers(prompt) or (isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)):
         return list(cast(Sequence[int], prompt))
     raise UserError("a prompt is a string or a list of token ids")
 

@@ -21,7 +21,7 @@ class AddedRow(Struct, frozen=True, array_like=True):
 
     row: int
     id: str
-    tokens: list[int]  # all known tokens: the prompt, then output so far
+    tokens: Sequence[int]  # all known tokens: the prompt, then output so far; a list or an array of 32 bits
     num_prompt: int
     num_computed: int  # found in the prefix cache
     sampling: Sampling

@@ -45,7 +45,7 @@ class Draft:
             AddedRow(
                 row=request.row,
                 id=request.id,
-                tokens=request.tokens.copy(),
+                tokens=array("I", request.tokens),
                 num_prompt=request.num_prompt,
                 num_computed=request.computed,
                 sampling=request.sampling,

@@ -128,7 +128,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 def _write_part(cycle: RequestResponseCycle, part: bytes) -> bool:
-    """Write part of a body as the cycle's `send` does, without the turns of a coroutine. False: it takes no part now."""
+    """Write part of a body as the cycle's `send` does, at once. False: it takes no part now."""
     if not (cycle.response_started and cycle.chunked_encoding) or cycle.response_complete or cycle.flow.write_paused:
         return False
     if not cycle.disconnected:

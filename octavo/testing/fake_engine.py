@@ -59,7 +59,8 @@ class FakeEngine:
     """The surface of EngineClient. Attributes may be changed while it runs.
 
     `delay_s`: time of one step; `step_tokens`: tokens a step yields; `fail_after`: ends each request with an error
-    after so many tokens; `mailed`: its streams are those of a real client; `dead`: behaves like a client whose engine process is gone; `full`: refuses like a full queue.
+    after so many tokens; `mailed`: its streams are those of a real client; `dead`: behaves like a client whose engine
+    process is gone; `full`: refuses like a full queue.
     """
 
     def __init__(self, vocab_size: int = 512, max_model_len: int = 2048, next_token: NextToken | None = None) -> None:

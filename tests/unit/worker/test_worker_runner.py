@@ -83,7 +83,7 @@ def test_resumed_row_carries_its_output():
     resumed, starts, num = list(straight[:4]), 0, len(back)
     for _ in range(4):
         out = driver.launch(added, [2], [num], [starts], [0]).result()
-        resumed += out.tokens[0]
+        resumed += out.tokens
         starts, num, added = starts + num, 1, []
     assert resumed == straight
 
