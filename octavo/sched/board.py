@@ -3,6 +3,8 @@
 from bisect import insort
 from operator import attrgetter
 
+import numpy as np
+
 from octavo.base.clock import Clock
 from octavo.base.specs import KVLayout
 from octavo.base.wire import EngineStats
@@ -51,6 +53,11 @@ class Board:
         if self._roster is None:
             self._roster = Roster.of(self.running, self.ledger)
         return self._roster
+
+    def saw(self, everyone: Roster) -> None:
+        """A roster that was made for another purpose; it will do if it is of those who run."""
+        if self._roster is None and everyone.requests == self.running:
+            self._roster = everyone
 
     def enter(self, request: Request) -> None:
         """A newcomer joins the waiting."""
@@ -115,7 +122,8 @@ class Board:
         """Gauges now, and counters."""
         kv, counters = self.kv, self.counters
         reserved = kv.pool.num_used * kv.block_size
-        unused = kv.capacity - int(self.ledger.cells[self.roster.rows, COMPUTED].sum())
+        computed = self.ledger.cells[self.roster.rows, COMPUTED]
+        unused = kv.capacity - int(np.add.reduce(computed))
         return EngineStats(
             running=len(self.running),
             waiting=len(self.waiting),

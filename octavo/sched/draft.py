@@ -1,6 +1,8 @@
 """Draft: a StepPlan while it is being written, and the record of one that is in flight."""
 
 from array import array
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,18 @@ class Draft:
     where these tokens will stand.
     """
 
-    __slots__ = ("_fresh", "_lead", "_rows", "added", "committed", "new_blocks", "places", "requests", "sampled")
+    __slots__ = (
+        "_fresh",
+        "_lead",
+        "_steady",
+        "_who",
+        "added",
+        "committed",
+        "new_blocks",
+        "places",
+        "requests",
+        "sampled",
+    )
 
     def __init__(self, running: Roster) -> None:
         self.added: list[AddedRow] = []
@@ -26,9 +39,15 @@ class Draft:
         self.sampled = running
         self.requests = running.requests
         self.places: Longs
-        self._rows: Longs
-        self._lead: tuple[Longs, Longs, Bools]
+        self._who = running
+        self._lead: tuple[Longs, Longs, Bools] = _NO_LEAD
+        self._steady = False
         self._fresh: list[tuple[Request, int, int, bool]] = []
+
+    def decode(self, starts: Longs) -> None:
+        """All of the running compute one token each, which yields the next."""
+        self._steady = True
+        self._lead = starts, starts, _NO_LEAD[2]
 
     def lead(self, starts: Longs, counts: Longs, yields: Bools) -> None:
         """Of the running, as many as these columns are long; a count of 0 leaves one out."""
@@ -60,37 +79,61 @@ class Draft:
 
     def close(self, ledger: Ledger) -> bool:
         """All have been told; False if that is nobody."""
-        (starts, counts, yields), who = self._lead, self.sampled
-        taken = counts > 0
-        if taken.size != len(who) or not taken.all():
+        starts, counts, yields = self._lead
+        if self._steady and not self._fresh:
+            self.places = starts + 1
+            return True
+        who = self._who
+        if self._steady:
+            counts, yields = np.ones(len(who), dtype=np.int64), np.ones(len(who), dtype=np.bool_)
+            self._steady = False
+        elif not self._fresh and not np.count_nonzero(counts):
+            return False
+        elif np.count_nonzero(counts) < len(who):
+            taken = counts > 0
             who, starts, counts, yields = who.only(taken), starts[taken], counts[taken], yields[taken]
         if self._fresh:
             requests, *numbers, news = zip(*self._fresh)
             who = Roster.of([*who.requests, *requests], ledger)
-            starts, counts = (np.append(old, new) for old, new in zip((starts, counts), numbers))
-            yields = np.append(yields, news)
-        self.requests, self.places = who.requests, starts + counts
-        self._lead, self._rows = (starts, counts, yields), who.rows
-        self.sampled = who
-        if not yields.all():
+            starts, counts, yields = map(_joined, (starts, counts, yields), (*numbers, news))
+        self._lead, self._who = (starts, counts, yields), who
+        self.requests, self.sampled, self.places = who.requests, who, starts + counts
+        if np.count_nonzero(yields) < len(who):
             self.sampled, self.places = who.only(yields), self.places[yields]
         return bool(who.requests)
+
+    @property
+    def everyone(self) -> Roster:
+        """All that are in it."""
+        return self._who
 
     def plan(self, step: int, dropped: list[int]) -> StepPlan:
         """The finished plan."""
         starts, counts, yields = self._lead
+        if self._steady:
+            rows, num_tokens, sample = self._who.decoding
+        else:
+            rows, num_tokens, sample = (_numbers(each) for each in (self._who.rows, counts, yields.nonzero()[0]))
         return StepPlan(
             step=step,
             dropped=dropped,
             added=self.added,
             new_blocks=self.new_blocks,
-            rows=_numbers(self._rows),
-            num_tokens=_numbers(counts),
+            rows=rows,
+            num_tokens=num_tokens,
             starts=_numbers(starts),
-            sample=_numbers(np.flatnonzero(yields)),
+            sample=sample,
         )
+
+
+def _joined(column: Any, more: Sequence[int]) -> Any:
+    new = np.array(more, dtype=column.dtype)
+    return np.concatenate([column, new]) if column.size else new
 
 
 def _numbers(column: Longs) -> "array[int]":
     """Plain numbers, laid out as the worker wants them."""
     return array("q", column.tobytes())
+
+
+_NO_LEAD = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)

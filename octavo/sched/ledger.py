@@ -3,6 +3,7 @@
 A request's numbers are in one place at a time: a line of the ledger while it runs, a list of its own before and after.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import compress
@@ -20,6 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 KNOWN, COMPUTED, HORIZON, ATTENTION, STAY = range(5)
 WIDTH = 5
+PROGRESS = 2  # columns before this one grow with each token
 
 
 class Number:
@@ -60,40 +62,52 @@ class Ledger:
 class Roster:
     """Requests as columns, in order. Whoever asks may keep it: it never changes."""
 
-    def __init__(
-        self, requests: list["Request"], rows: Longs, stays: Longs, ids: list[str], lines: list[list[int]]
-    ) -> None:
+    def __init__(self, requests: list["Request"], rows: Longs, stays: Longs) -> None:
         self.requests = requests
         self.rows = rows
         self.stays = stays
-        self.ids = ids
-        self.lines = lines  # their tokens
 
     @classmethod
     def of(cls, requests: Iterable["Request"], ledger: Ledger) -> "Roster":
         """Of requests that all have a row."""
         who = list(requests)
+        if not who:
+            return NOBODY
         rows = np.array(_each("row", who), dtype=np.int64)
-        return cls(who, rows, ledger.cells[rows, STAY], _each("id", who), _each("tokens", who))
+        return cls(who, rows, ledger.cells[rows, STAY])
 
     def __len__(self) -> int:
         return len(self.requests)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Their names."""
+        return _each("id", self.requests)
+
+    @cached_property
+    def lines(self) -> list[list[int]]:
+        """Their tokens."""
+        return _each("tokens", self.requests)
 
     @cached_property
     def ends(self) -> frozenset[int]:
         """Every token that ends any of them."""
         return frozenset().union(*set(_each("ends", self.requests)))
 
+    @cached_property
+    def decoding(self) -> tuple["array[int]", "array[int]", "array[int]"]:
+        """Three columns of the plan of a step in which each of them computes one token: rows, counts, samples."""
+        size = len(self)
+        return array("q", self.rows.tobytes()), array("q", [1]) * size, array("q", range(size))
+
     def only(self, chosen: Bools) -> "Roster":
         """Those marked in `chosen`, which may be shorter."""
-        size, mask = chosen.size, chosen.tolist()
-        return Roster(
-            list(compress(self.requests, mask)),
-            self.rows[:size][chosen],
-            self.stays[:size][chosen],
-            list(compress(self.ids, mask)),
-            list(compress(self.lines, mask)),
-        )
+        size = chosen.size
+        requests = list(compress(self.requests, chosen.tolist()))
+        return Roster(requests, self.rows[:size][chosen], self.stays[:size][chosen])
+
+
+NOBODY = Roster([], np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def _each(name: str, requests: list["Request"]) -> list[Any]:

@@ -28,7 +28,7 @@ from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
 from octavo.sched.gates import Gate, RowPool, standard_gates
-from octavo.sched.ledger import COMPUTED, HORIZON, KNOWN
+from octavo.sched.ledger import COMPUTED, HORIZON, KNOWN, PROGRESS
 from octavo.sched.limits import Limits
 from octavo.sched.queue import order_of, waited_too_long
 from octavo.sched.request import Request
@@ -173,6 +173,7 @@ class Scheduler:
             return None
         self._step += 1
         board.counters.steps += 1
+        board.saw(draft.everyone)
         plan = draft.plan(self._step, board.rows.take_dropped())
         self._in_flight.append((plan, draft))
         return plan
@@ -184,24 +185,24 @@ class Scheduler:
         """
         board = self.board
         roster, cells = board.roster, board.ledger.cells
+        if not len(roster):
+            return
         numbers = cells[roster.rows]
-        starts, known = numbers[:, COMPUTED], numbers[:, KNOWN]
-        yields = (known - starts == 1) & (known < numbers[:, HORIZON])
-        counts = yields.astype(np.int64)
-        steady = yields
-        closer = np.flatnonzero(~yields).tolist()
-        if closer:
-            steady = yields.copy()
-            for place in closer:
-                if place >= len(board.running):
-                    break  # it was preempted meanwhile, and so are all behind it
-                counts[place], yields[place] = self._advance(roster.requests[place], draft)
-            stay = len(board.running)
-            starts, counts, yields, steady = starts[:stay], counts[:stay], yields[:stay], steady[:stay]
-        rows = roster.rows[: steady.size] if steady.all() else roster.rows[: steady.size][steady]
-        cells[rows, COMPUTED] += 1
-        cells[rows, KNOWN] += 1
-        draft.lead(starts, counts, yields)
+        starts, known = numbers[:, COMPUTED].copy(), numbers[:, KNOWN]
+        steady = (known - starts == 1) & (known < numbers[:, HORIZON])
+        if np.count_nonzero(steady) == len(roster):
+            numbers[:, :PROGRESS] += 1
+            cells[roster.rows] = numbers
+            draft.decode(starts)
+            return
+        counts, yields = steady.astype(np.int64), steady.copy()
+        for place in (~steady).nonzero()[0].tolist():
+            if place >= len(board.running):
+                break  # it was preempted meanwhile, and so are all behind it
+            counts[place], yields[place] = self._advance(roster.requests[place], draft)
+        stay = len(board.running)
+        cells[roster.rows[:stay][steady[:stay]], :PROGRESS] += 1
+        draft.lead(starts[:stay], counts[:stay], yields[:stay])
 
     def _advance(self, request: Request, draft: Draft) -> tuple[int, bool]:
         """A running request that needs more blocks, or has more than one token to compute, or none.

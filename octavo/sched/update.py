@@ -37,13 +37,14 @@ class Update:
             raise ValueError(f"step {plan.step}: {len(tokens)} results for {len(who)} sampled rows")
         plain = self._plain(draft, result)
         ids, lines = who.ids, who.lines
-        if not plain.all():
-            mask = plain.tolist()
+        some = np.count_nonzero(plain)
+        if some < len(who):
+            mask = plain.tolist() if some else ()
             ids, lines = list(compress(ids, mask)), list(compress(lines, mask))
             tokens = list(compress(tokens, mask))
         deque(map(list.append, lines, tokens), maxlen=0)
         if len(tokens) < len(who) or result.prompt_logprobs:
-            self._look_closer(draft, plan, result, np.flatnonzero(~plain).tolist())
+            self._look_closer(draft, plan, result, (~plain).nonzero()[0].tolist())
             ids, tokens = ids + self._ids, tokens + self._tokens
         told = sum([len(output.tokens) for output in self._outputs])
         self._board.counters.generation_tokens += told + len(tokens)
