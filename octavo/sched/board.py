@@ -50,7 +50,7 @@ class Board:
     @property
     def roster(self) -> Roster:
         """Those who run, as columns."""
-        if self._roster is None:
+        if self._roster is None or self._roster.requests != self.running:  # `running` may be sorted anew
             self._roster = Roster.of(self.running, self.ledger)
         return self._roster
 
