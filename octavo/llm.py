@@ -7,14 +7,17 @@
 Names and shapes are vLLM's.
 """
 
+import gc
 import itertools
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from msgspec.structs import replace
 from tqdm.auto import tqdm
 
 from octavo.base.config import EngineConfig, Resolved
@@ -25,6 +28,7 @@ from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.keywords import engine_config
 from octavo.text.collect import Collector
+from octavo.text.ids import are_numbers
 from octavo.text.load import load_text
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.request import Limits, Prepared, TextProcessor
@@ -226,21 +230,10 @@ class LLM:
         return given
 
     def _run(self, jobs: "list[_Job]", use_tqdm: bool) -> list[RequestOutput]:
-        owners = {
-            request.id: (job, collector)
-            for job in jobs
-            for request, collector in zip(job.prepared.requests, job.prepared.collectors)
-        }
-        with _Progress(len(jobs), use_tqdm) as progress:
-
-            def take(output: TokenOutput) -> bool:
-                job, collector = owners[output.id]
-                delta = collector.feed(output)
-                job.left -= delta.finish_reason is not None
-                progress.moved(len(output.tokens), job)
-                return delta.needs_abort
-
-            self._batch.run([request for job in jobs for request in job.prepared.requests], take)
+        with _Progress(len(jobs), use_tqdm) as progress, _settled_heap():
+            reader = _Reader(jobs, progress)
+            requests = [request for job in jobs for request in job.prepared.requests]
+            self._batch.run(requests, reader.take, reader.take_tokens)
         return [job.result() for job in jobs]
 
 
@@ -267,6 +260,56 @@ class _Job:
             finished=self.left == 0,
             num_cached_tokens=max(collector.cached_tokens for collector in collectors),
         )
+
+
+@contextmanager
+def _settled_heap() -> Iterator[None]:
+    """Inside, the collector passes over what was there before: a large heap costs tens of milliseconds a walk.
+
+    A program that has frozen objects itself is left alone.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+class _Reader:
+    """Gives the outputs of a run to their collectors: at once where the text may end a sequence, else at its end."""
+
+    def __init__(self, jobs: "list[_Job]", progress: "_Progress") -> None:
+        self._progress = progress
+        self._owners = {
+            request.id: (job, collector)
+            for job in jobs
+            for request, collector in zip(job.prepared.requests, job.prepared.collectors)
+        }
+        self._unread: dict[str, list[int]] = {id: [] for id in self._owners}
+        self._eager = {id for id, (_, collector) in self._owners.items() if not collector.patient}
+
+    def take(self, output: TokenOutput) -> bool:
+        """True to end the sequence early."""
+        job, collector = self._owners[output.id]
+        self._progress.came(len(output.tokens))
+        unread = self._unread[output.id]
+        if unread:
+            output = replace(output, tokens=[*unread, *output.tokens])
+            unread.clear()
+        delta = collector.feed(output)
+        if delta.finish_reason is not None:
+            job.left -= 1
+            self._progress.ended(job)
+        return delta.needs_abort
+
+    def take_tokens(self, ids: list[str], tokens: list[int]) -> list[str]:
+        """One token for each of `ids`; those to end early."""
+        deque(map(list.append, map(self._unread.__getitem__, ids), tokens), maxlen=0)
+        self._progress.came(len(ids))
+        return [id for id in ids if id in self._eager and self.take(TokenOutput(id, []))] if self._eager else []
 
 
 def _completion(collector: Collector) -> CompletionOutput:
@@ -304,9 +347,12 @@ class _Progress:
     def __exit__(self, *exc: object) -> None:
         self._bar.close()
 
-    def moved(self, tokens: int, job: _Job) -> None:
-        """`job` has got `tokens` more."""
+    def came(self, tokens: int) -> None:
+        """So many more tokens."""
         self._out += tokens
+
+    def ended(self, job: _Job) -> None:
+        """A sequence of `job` has ended."""
         if job.left == 0:
             self._in += len(job.prepared.prompt_tokens)
             seconds = max(time.monotonic() - self._begin, 1e-9)
@@ -323,7 +369,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         raise UserError("prompts must be a string, a list of strings, token ids or dictionaries", param="prompts")
     if not prompts:
         return []
-    if all(type(item) is int for item in prompts):
+    if type(prompts[0]) is int and all(type(item) is int for item in prompts):
         return [cast(Sequence[int], prompts)]
     return list(cast(Sequence[Prompt], prompts))
 
@@ -341,7 +387,7 @@ def _prompt_of(prompt: Prompt) -> str | list[int]:
         prompt = cast(Prompt, inner)
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, Sequence) and all(type(token) is int for token in prompt):
+    if are_numbers(prompt) or (isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)):
         return list(cast(Sequence[int], prompt))
     raise UserError("a prompt is a string or a list of token ids")
 

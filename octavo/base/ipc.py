@@ -5,6 +5,7 @@ stranger can at most send frames; without the key, too long, in parts or not of 
 and dropped. The sockets lie in a folder that only this user may enter. Nothing is ever unpickled.
 """
 
+import asyncio
 import fcntl
 import hmac
 import logging
@@ -172,12 +173,14 @@ class Receiver(Generic[T]):
 
 
 class AsyncReceiver(Generic[T]):
-    """The reading end, for an asyncio loop."""
+    """The reading end, for an asyncio loop; all messages that are there can be had in one turn of it."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, key: bytes, kind: Any) -> None:
-        self._socket = context.socket(zmq.PULL)
+        self._socket: zmq.Socket[bytes] = zmq.Context.shadow(context.underlying).socket(zmq.PULL)
         _bind(self._socket, address)
         self._frames: _Frames[T] = _Frames(key, kind)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def dropped(self) -> int:
@@ -187,11 +190,40 @@ class AsyncReceiver(Generic[T]):
     async def receive(self) -> T:
         """The next well-formed message."""
         while True:
-            message = self._frames.decode(await self._socket.recv_multipart())
+            message = self.receive_now()
+            if message is not None:
+                return message
+            await self._news()
+
+    def receive_now(self) -> T | None:
+        """The next well-formed message that is there already."""
+        while True:
+            try:
+                parts = self._socket.recv_multipart(flags=zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            message = self._frames.decode(parts)
             if message is not None:
                 return message
 
+    async def _news(self) -> None:
+        """Until the socket has news. It tells of them once: only one that was read empty may be waited for."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._socket.FD, self._wake)
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
     def close(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._socket.FD)
         self._socket.close(linger=0)
 
 

@@ -8,6 +8,7 @@ from `starts[i]`. If that reaches the end of what is known, the row is in `sampl
 at position ``starts[i] + num_tokens[i]`` of the row's token line on the device, where the next step finds it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ class AddedRow(Struct, frozen=True, array_like=True):
 
     row: int
     id: str
-    tokens: list[int]  # all known tokens: the prompt, then output so far
+    tokens: Sequence[int]  # all known tokens: the prompt, then output so far; a list or an array of 32 bits
     num_prompt: int
     num_computed: int  # found in the prefix cache
     sampling: Sampling
@@ -36,16 +37,19 @@ class NewBlocks(Struct, frozen=True, array_like=True):
 
 
 class StepPlan(Struct, frozen=True, array_like=True):
-    """One step. `rows`, `num_tokens` and `starts` run in parallel; order is the order in the batch."""
+    """One step. `rows`, `num_tokens` and `starts` run in parallel; order is the order in the batch.
+
+    These columns are lists, or 64-bit arrays that numpy takes as they lie.
+    """
 
     step: int
     dropped: list[int]  # rows to forget, before `added` takes effect
     added: list[AddedRow]
     new_blocks: list[NewBlocks]
-    rows: list[int]
-    num_tokens: list[int]
-    starts: list[int]
-    sample: list[int]  # indexes into `rows` of those that yield a token this step
+    rows: Sequence[int]
+    num_tokens: Sequence[int]
+    starts: Sequence[int]
+    sample: Sequence[int]  # indexes into `rows` of those that yield a token this step
     riders: dict[str, Any] = {}  # a feature's own small struct, by the feature's name; the core never opens it
 
     @property
@@ -57,9 +61,10 @@ class StepResult(Struct, frozen=True, array_like=True):
     """What the device made of a plan; all lists run in parallel with ``plan.sample``."""
 
     step: int
-    tokens: list[list[int]]  # per sampled row the accepted tokens, at least one; [-1] when its logits were not finite
+    tokens: list[int]  # one a sampled row; -1 when its logits were not finite
     logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.sample -> one a token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.rows -> positions starts+1 ..
+    more: dict[int, list[int]] = {}  # index into plan.sample -> tokens accepted behind that one, where drafts stood
     riders: dict[str, Any] = {}
 
 

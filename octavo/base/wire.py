@@ -130,9 +130,23 @@ class EngineStats(Struct, frozen=True, array_like=True):
     asleep: int = 0  # level at which device memory is given back; 0: awake
 
 
-class StepOutputs(Struct, frozen=True, array_like=True, tag="outputs"):
-    outputs: list[TokenOutput]
-    stats: EngineStats
+class Outputs(Struct, frozen=True, array_like=True):
+    """What was done for many requests. Most steps give most requests one more token and nothing else to say: these
+    stand in two columns, and a request that stands there is not in `outputs`."""
+
+    outputs: list[TokenOutput] = []
+    ids: list[str] = []
+    tokens: list[int] = []  # one for each of `ids`
+
+    def each(self) -> list[TokenOutput]:
+        """All of them in the one form."""
+        return [*self.outputs, *(TokenOutput(id, [token]) for id, token in zip(self.ids, self.tokens))]
+
+
+class StepOutputs(Outputs, frozen=True, array_like=True, tag="outputs"):
+    """What a step did, and where the engine stands after it."""
+
+    stats: EngineStats = EngineStats()
 
 
 class ControlReply(Struct, frozen=True, array_like=True, tag="reply"):

@@ -15,6 +15,9 @@ OVERLOADED = 429
 Take = Callable[[TokenOutput], bool]
 """Called with each output; True to end that request early (a stop string)."""
 
+TakeTokens = Callable[[list[str], list[int]], list[str]]
+"""Called with requests that got one token each and nothing else; those to end early."""
+
 
 class BatchRunner:
     """Feeds requests as the engine's waiting line has room, and passes their outputs on."""
@@ -27,8 +30,10 @@ class BatchRunner:
         self._untouched: dict[str, int] = {}  # requests sent that have no output yet: their prompt tokens
         self._running: dict[str, EngineRequest] = {}
 
-    def run(self, requests: Sequence[EngineRequest], take: Take) -> None:
+    def run(self, requests: Sequence[EngineRequest], take: Take, take_tokens: TakeTokens | None = None) -> None:
         """Returns when all have ended. Raises UserError or EngineError for the first that cannot be served.
+
+        Without `take_tokens` all outputs go to `take`.
 
         However it ends, by Ctrl-C too (which waits for the end of a step), nothing of these requests stays in the
         engine.
@@ -38,8 +43,11 @@ class BatchRunner:
             while queue or self._running:
                 check()
                 self._feed(queue)
-                for output in self._client.step():
+                step = self._client.step()
+                for output in step.outputs if take_tokens else step.each():
                     self._pass_on(output, queue, take)
+                if take_tokens and step.ids:
+                    self._end_early(take_tokens(step.ids, step.tokens))
 
     def _feed(self, queue: deque[EngineRequest]) -> None:
         tokens = sum(self._untouched.values())
@@ -67,8 +75,13 @@ class BatchRunner:
         if output.finish is not None:
             del self._running[output.id]
         elif early:
-            del self._running[output.id]
-            self._client.abort([output.id])
+            self._end_early([output.id])
+
+    def _end_early(self, ids: list[str]) -> None:
+        for id in ids:
+            del self._running[id]
+        if ids:
+            self._client.abort(ids)
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:

@@ -283,23 +283,40 @@ class EngineClient:
 
     # --- what the engine says
 
-    def _take(self, message: EngineOutput) -> None:
+    def _take(self, messages: list[EngineOutput]) -> None:
+        """To a stream that has got tokens by several of these they come as one output, so that whoever is behind
+        catches up."""
         self._watchdog.heard()
+        plain: dict[str, list[int]] = {}
+        for message in messages:
+            self._take_one(message, plain)
+        for id, tokens in plain.items():
+            self._deliver_tokens(id, tokens)
+        if self._unsent_aborts:
+            self.abort(())
+
+    def _take_one(self, message: EngineOutput, plain: dict[str, list[int]]) -> None:
+        """`plain` collects tokens that can wait to be delivered."""
         match message:
             case StepOutputs():
                 self.stats = message.stats
                 self._life.moved(message.stats.steps)
                 self.on_step(message.stats)
                 for output in message.outputs:
+                    if output.id in plain:
+                        self._deliver_tokens(output.id, plain.pop(output.id))
                     self._deliver(output)
+                for id, token in zip(message.ids, message.tokens):
+                    if id in plain:
+                        plain[id].append(token)
+                    else:
+                        plain[id] = [token]
             case ControlReply():
                 reply = self._replies.get(message.id)
                 if reply is not None and not reply.done():
                     reply.set_result(message)
             case Ready():
                 log.warning("the engine said Ready twice")
-        if self._unsent_aborts:
-            self.abort(())
 
     def _deliver(self, output: TokenOutput) -> None:
         entry = self._journal.get(output.id)
@@ -308,11 +325,24 @@ class EngineClient:
         entry.note(output)
         if self._replay.trial.ids and output.tokens:
             self._replay.trial.acquit(output.id)
-        if not entry.mailbox.put(output):
-            log.warning("request %s is ended: its reader is too slow", output.id)
-            self.abort([output.id])
+        self._settle(entry, entry.mailbox.put(output))
+
+    def _deliver_tokens(self, id: str, tokens: list[int]) -> None:
+        entry = self._journal.get(id)
+        if entry is None:
+            return
+        entry.note_tokens(tokens)
+        if self._replay.trial.ids:
+            self._replay.trial.acquit(id)
+        self._settle(entry, entry.mailbox.put_tokens(id, tokens))
+
+    def _settle(self, entry: Entry, delivered: bool) -> None:
+        id = entry.request.id
+        if not delivered:
+            log.warning("request %s is ended: its reader is too slow", id)
+            self.abort([id])
         if entry.mailbox.finished:
-            self._close(output.id)
+            self._close(id)
 
     def _abort_one(self, request_id: str) -> None:
         entry = self._close(request_id)

@@ -213,7 +213,7 @@ class ConstrainedSeat:
         for place, id, guide in found:
             if self._guides.get(id) is not guide:
                 continue  # it ended meanwhile
-            sampled = result.tokens[place][0]
+            sampled = result.tokens[place]
             stands = guide.take(sampled)
             if guide.failure is not None:
                 failed[id] = f"structured output: {guide.failure}"
@@ -237,7 +237,7 @@ def _altered(result: StepResult, changes: list[tuple[int, int]]) -> StepResult:
     """The result with other tokens at some places, their log-probabilities as far as they are known."""
     tokens, logprobs = list(result.tokens), dict(result.logprobs)
     for place, token in changes:
-        tokens[place] = [token]
+        tokens[place] = token
         if place in logprobs:
             logprobs[place] = [_score(logprobs[place][0], token)]
     return replace(result, tokens=tokens, logprobs=logprobs)

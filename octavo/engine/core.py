@@ -8,7 +8,7 @@ import msgspec
 from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import EngineDead, UserError
 from octavo.base.plan import StepPlan, StepResult
-from octavo.base.wire import EngineRequest, EngineStats, StepOutputs, TokenOutput, Vocabulary
+from octavo.base.wire import EngineRequest, EngineStats, Outputs, StepOutputs, TokenOutput, Vocabulary
 from octavo.engine.exec.base import Executor
 from octavo.engine.failures import Failure, classify
 from octavo.engine.guard import Guard, let_in
@@ -103,18 +103,18 @@ class Core:
                 break
             self._pipeline.push(plan)
         moved = bool(self._pipeline)
-        if moved:
-            self._say(self._finish_oldest())
+        step = self._finish_oldest() if moved else Outputs()
+        self._say(step.outputs)
         if not moved and not self._outbox and not self.rest.news:
             return None
         outputs, self._outbox = self._outbox, []
         self.rest.news = False
-        return StepOutputs(outputs, self.stats)
+        return StepOutputs(outputs, step.ids, step.tokens, self.stats)
 
     def set_aside(self) -> None:
         """End the steps in flight, and let what runs wait to be computed anew."""
         while self._pipeline:
-            self._say(self._finish_oldest())
+            self._say(self._finish_oldest().each())
         self.scheduler.set_aside()
 
     def prepare(self) -> bool:
@@ -136,24 +136,23 @@ class Core:
         self._seat.shutdown()
         self.executor.shutdown()
 
-    def _finish_oldest(self) -> list[TokenOutput]:
+    def _finish_oldest(self) -> Outputs:
         try:
             plan, result = self._pipeline.pop()
         except StepFailed as failure:
-            return self._fail(failure)
+            return Outputs(self._fail(failure))
         if self._recovery.alert:
             self._recovery.went_well(self.scheduler.reached(plan))
         return self._update(plan, result)
 
-    def _update(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+    def _update(self, plan: StepPlan, result: StepResult) -> Outputs:
         review = self._seat.review(plan, result)
         if review is None:
             return self.scheduler.update(plan, result)
-        outputs: list[TokenOutput] = []
         for id, message in review.failed.items():
-            outputs += self.scheduler.reject([id], message)
+            self._say(self.scheduler.reject([id], message))
         self.scheduler.amend(review.altered)
-        return outputs + self.scheduler.update(plan, review.result)
+        return self.scheduler.update(plan, review.result)
 
     def _take_in(self) -> None:
         """Held requests that are ready join the queue."""

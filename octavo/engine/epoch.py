@@ -26,7 +26,10 @@ EXIT_WAIT_S = 10.0  # after a last word, for the exit code that says whose fault
 LAST_FRAMES_S = 0.2  # for what a dead process sent before it died
 SILENCE_S = 0.03  # so long without a frame, and there are no more
 
-Take = Callable[[EngineOutput], None]
+MAX_AT_ONCE = 64  # messages taken before anyone else has a turn
+
+Take = Callable[[list[EngineOutput]], None]
+"""Called with what the engine has said, as much as was there at once."""
 
 
 class Epoch:
@@ -109,14 +112,20 @@ class Epoch:
         self._link.close()
 
     async def _read(self, take: Take) -> None:
+        receiver = self._link.receiver
         while True:
-            message = await self._link.receiver.receive()
-            self._frames += 1
-            if isinstance(message, Fatal):
+            messages = [await receiver.receive()]
+            while len(messages) < MAX_AT_ONCE and (more := receiver.receive_now()) is not None:
+                messages.append(more)
+            self._frames += len(messages)
+            last = next((message for message in messages if isinstance(message, Fatal)), None)
+            take(messages if last is None else messages[: messages.index(last)])
+            if last is not None:
                 if not self._condemned.done():
-                    self._condemned.set_result(f"the engine stopped: {message.message}")
+                    self._condemned.set_result(f"the engine stopped: {last.message}")
                 return
-            take(message)
+            if len(messages) == MAX_AT_ONCE:
+                await asyncio.sleep(0)  # others have a turn
 
     async def _hear_out(self, reader: "asyncio.Task[None]") -> None:
         loop = asyncio.get_running_loop()

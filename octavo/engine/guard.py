@@ -5,8 +5,11 @@ are looked at again, so that no path can forget one.
 """
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
+
+import numpy as np
 
 from octavo.base.errors import UserError
 from octavo.base.params import MAX_LOGPROBS
@@ -42,7 +45,12 @@ def make_guard(vocab_size: int) -> Guard:
 
 
 def _inside(tokens: Sequence[int], vocab_size: int) -> bool:
-    return not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size)
+    if not tokens:
+        return True
+    try:
+        return int(np.frombuffer(array("I", tokens), dtype=np.uintc).max()) < vocab_size
+    except OverflowError:  # negative, or more than 32 bits
+        return False
 
 
 def _token_ids(sampling: Sampling) -> list[int]:

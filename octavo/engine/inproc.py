@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo.base.config import EngineConfig
 from octavo.base.errors import EngineError
-from octavo.base.wire import Control, EngineRequest, TokenOutput, Vocabulary
+from octavo.base.wire import Control, EngineRequest, Outputs, Vocabulary
 from octavo.engine.assemble import Engine, assemble
 from octavo.engine.control import execute
 
@@ -41,14 +41,14 @@ class InprocClient:
     def abort(self, ids: Iterable[str]) -> None:
         self.engine.core.abort(list(ids))
 
-    def step(self) -> list[TokenOutput]:
+    def step(self) -> Outputs:
         """Move on by one step; what came of it. Raises EngineDead."""
         outputs = self.engine.core.step()
         if outputs is None:
             time.sleep(STILL_WAIT_S if self.has_work else 0.0)
-            return []
+            return Outputs()
         self.stats = outputs.stats
-        return outputs.outputs
+        return outputs
 
     def prepare(self) -> None:
         """Make later steps as cheap as they can be, before the first request: seconds on a GPU, nothing on a CPU."""

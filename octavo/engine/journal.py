@@ -38,6 +38,10 @@ class Entry:
         if self._cached_tokens < 0:
             self._cached_tokens, self._queued_s = output.cached_tokens, output.queued_s
 
+    def note_tokens(self, tokens: list[int]) -> None:
+        """The same for tokens with nothing to them, of a request that has had an output."""
+        self._tokens.extend(tokens)
+
     def resumed(self) -> EngineRequest:
         """The request for an engine that has not seen it."""
         if self._cached_tokens < 0:

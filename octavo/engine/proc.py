@@ -95,7 +95,7 @@ class Loop:
             elif self._core.has_work:
                 wait = STILL_WAIT_S
                 if time.monotonic() - self._said_at > HEARTBEAT_S:
-                    self._say(StepOutputs([], self._core.stats))
+                    self._say(StepOutputs(stats=self._core.stats))
             else:
                 wait = self._idle()
 

@@ -15,13 +15,16 @@ MAX_BACKLOG = 1 << 20
 
 T = TypeVar("T")
 
+Listener = Callable[[TokenOutput], bool]
+"""Called in the reader task with tokens that have nothing to them; False if it cannot take them now."""
+
 TOO_SLOW = "the reader of this request fell too far behind"
 
 
 class Mailbox:
     """Outputs that nobody has read yet, joined into one. Written by the client's reader task."""
 
-    __slots__ = ("_failure", "_size", "_unread", "_waiter", "finished")
+    __slots__ = ("_failure", "_fault", "_size", "_unread", "_waiter", "finished", "listener")
 
     def __init__(self) -> None:
         self.finished = False  # the last output is in, or none will come
@@ -29,15 +32,44 @@ class Mailbox:
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._failure: str | None = None
+        self._fault: Exception | None = None
+        self.listener: Listener | None = None
 
     def put(self, output: TokenOutput) -> bool:
         """Add an output. False if the reader is too far behind: then the stream has ended with an error."""
         self._unread = output if self._unread is None else _join(self._unread, output)
         self._size += _cost(output)
         self.finished = output.finish is not None
+        return self._settle(output.id)
+
+    def put_tokens(self, id: str, tokens: list[int]) -> bool:
+        """Add an output of tokens and nothing else, which a listener may take; the same as `put` otherwise."""
+        if self._unread is not None:
+            self._unread.tokens.extend(tokens)
+        else:
+            output = TokenOutput(id, tokens)
+            # Only past a reader who waits: one who is still busy with earlier tokens must not be overtaken.
+            waits = self._waiter is not None and not self._waiter.done()
+            if waits and self.listener is not None and self._heard(self.listener, output):
+                return True
+            self._unread = output
+        self._size += len(tokens)
+        return self._settle(id)
+
+    def _heard(self, listener: Listener, output: TokenOutput) -> bool:
+        """A fault of the listener is its stream's own: `get` raises it."""
+        try:
+            return listener(output)
+        except Exception as error:
+            self.listener = None
+            self._fault = error
+            self._wake()
+            return True
+
+    def _settle(self, id: str) -> bool:
         full = self._size > MAX_BACKLOG and not self.finished
         if full:
-            self._unread = TokenOutput(output.id, [], "error", error=TOO_SLOW, error_code=408)
+            self._unread = TokenOutput(id, [], "error", error=TOO_SLOW, error_code=408)
             self.finished = True
         self._wake()
         return not full
@@ -52,12 +84,14 @@ class Mailbox:
     def end(self) -> None:
         """Nobody will read any more."""
         self.finished = True
-        self._unread = None
+        self._unread = self.listener = None
         self._wake()
 
     async def get(self) -> TokenOutput | None:
         """What came since the last call, None after the end. Raises EngineDead."""
         while self._unread is None:
+            if self._fault is not None:
+                raise self._fault
             if self._failure is not None:
                 raise EngineDead(self._failure)
             if self.finished:
@@ -95,6 +129,10 @@ class Stream:
         if output is None:
             raise StopAsyncIteration
         return output
+
+    def listen(self, listener: Listener) -> None:
+        """Let plain tokens that come while nothing is unread go to `listener` and not to the iterator."""
+        self._mailbox.listener = listener
 
     @property
     def finished(self) -> bool:

@@ -4,39 +4,40 @@ Each digest covers the one before it, and the chain begins with the caller's sal
 by those who share both its whole past and its salt.
 """
 
+from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
-from struct import Struct
 
 DIGEST_BYTES = 16
 
 
 def chain_seed(cache_salt: str = "") -> bytes:
-    """What the first block's digest is chained to."""
+    """What goes before the first block."""
     return blake2b(b"octavo kv\0" + cache_salt.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 class HashChain:
     """The digests of one request's full blocks, grown as its tokens become known and never computed twice.
 
-    Token ids are hashed as little-endian 32-bit integers.
+    One hash runs over the seed and all tokens; the digest of a block is what it stands at behind it. Token ids are
+    hashed as 32-bit integers in the machine's order of bytes.
     """
 
-    __slots__ = ("_block_size", "_pack", "_seed", "digests")
+    __slots__ = ("_block_size", "_running", "digests")
 
     def __init__(self, block_size: int, seed: bytes) -> None:
         self.digests: list[bytes] = []
         self._block_size = block_size
-        self._pack = Struct(f"<{block_size}i").pack
-        self._seed = seed
+        self._running = blake2b(seed, digest_size=DIGEST_BYTES)
 
     def extend(self, tokens: Sequence[int], num_blocks: int) -> list[bytes]:
         """Digests of the first `num_blocks` blocks at least; the tokens of those blocks must be known."""
-        digests, size, pack = self.digests, self._block_size, self._pack
-        parent = digests[-1] if digests else self._seed
-        for start in range(len(digests) * size, num_blocks * size, size):
-            parent = blake2b(parent + pack(*tokens[start : start + size]), digest_size=DIGEST_BYTES).digest()
-            digests.append(parent)
+        digests, size = self.digests, self._block_size
+        data = array("I", tokens[len(digests) * size : num_blocks * size]).tobytes()
+        update, copy, width = self._running.update, self._running.copy, 4 * size
+        for start in range(0, len(data), width):
+            update(data[start : start + width])
+            digests.append(copy().digest())
         return digests
 
 

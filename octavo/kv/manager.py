@@ -68,7 +68,7 @@ class KVManager:
         for group, policy in enumerate(self.policies):
             first = policy.first_block(hit * size)
             found = self.index.blocks(group, digests[first:hit])
-            num_free += sum(1 for block in found if refs[block] == 0)
+            num_free += list(map(refs.__getitem__, found)).count(0)
             blocks.append([0] * first + found)
         return Match(hit, size, blocks, num_free)
 
@@ -95,11 +95,8 @@ class KVManager:
         places = min(places, (self.pool.num_free - match.num_free) // self.num_groups)
         if places <= 0:
             return None
-        share = self.pool.share
         for group, blocks in enumerate(match.blocks):
-            for block in blocks:
-                if block:
-                    share(block)
+            self.pool.share_all(filter(None, blocks))
             holding.tables[group].extend(blocks)
             holding.first_live[group] = self.policies[group].first_block(match.num_tokens)
         holding.committed = match.num_blocks
@@ -158,11 +155,8 @@ class KVManager:
 
     def free(self, holding: Holding) -> None:
         """Give all blocks back, the last ones first in line for reuse. The holding is empty afterwards."""
-        release = self.pool.release
         for group, table in enumerate(holding.tables):
-            for block in reversed(table):
-                if block:
-                    release(block)
+            self.pool.release_all(filter(None, reversed(table)))
             table.clear()
             holding.first_live[group] = 0
         self.capacity -= holding.capacity

@@ -4,7 +4,7 @@ Everything is O(1) and lives in plain lists indexed by block. A free block that 
 matchable until it is reused, so the free list is ordered by last use: the head is reused first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from octavo.base.plan import PAD_BLOCK
 
@@ -51,26 +51,39 @@ class BlockPool:
 
     def share(self, block: int) -> None:
         """One more owner; a free block leaves the free list."""
-        if self.refs[block] == 0:
-            before, after = self._prev[block], self._next[block]
-            self._next[before] = after
-            self._prev[after] = before
-            self.num_free -= 1
-        self.refs[block] += 1
+        self.share_all((block,))
+
+    def share_all(self, blocks: Iterable[int]) -> None:
+        """`share` of each."""
+        refs, following, previous = self.refs, self._next, self._prev
+        for block in blocks:
+            owners = refs[block]
+            if not owners:
+                before, after = previous[block], following[block]
+                following[before] = after
+                previous[after] = before
+                self.num_free -= 1
+            refs[block] = owners + 1
 
     def release(self, block: int) -> None:
         """One owner less. The last one puts it in the free list: at the end if it may be hit again, else in front."""
-        refs = self.refs
-        if block == PAD_BLOCK or refs[block] <= 0:
-            raise ValueError(f"block {block} has no owner to release it")
-        refs[block] -= 1
-        if refs[block]:
-            return
-        after = PAD_BLOCK if self.cached[block] else self._next[PAD_BLOCK]
-        before = self._prev[after]
-        self._next[before] = self._prev[after] = block
-        self._prev[block], self._next[block] = before, after
-        self.num_free += 1
+        self.release_all((block,))
+
+    def release_all(self, blocks: Iterable[int]) -> None:
+        """`release` of each, in this order."""
+        refs, cached, following, previous = self.refs, self.cached, self._next, self._prev
+        for block in blocks:
+            left = refs[block] - 1
+            if block == PAD_BLOCK or left < 0:
+                raise ValueError(f"block {block} has no owner to release it")
+            refs[block] = left
+            if left:
+                continue
+            after = PAD_BLOCK if cached[block] else following[PAD_BLOCK]
+            before = previous[after]
+            following[before] = previous[after] = block
+            previous[block], following[block] = before, after
+            self.num_free += 1
 
     def free_blocks(self) -> list[int]:
         """The free list in order of reuse. Walks it all: for tests and dumps."""

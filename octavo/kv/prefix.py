@@ -37,7 +37,7 @@ class PrefixIndex:
     def blocks(self, group: int, digests: Sequence[bytes]) -> list[int]:
         """The physical blocks of these digests, all of which must be present."""
         index = self._blocks[group]
-        return [index[digest] for digest in digests]
+        return list(map(index.__getitem__, digests))
 
     def add(self, group: int, digest: bytes, block: int) -> bool:
         """Make a block findable. False if another block holds the same already."""

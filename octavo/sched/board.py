@@ -4,15 +4,18 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+import numpy as np
+
 from octavo.base.clock import Clock
 from octavo.base.specs import KVLayout
 from octavo.base.wire import EngineStats
 from octavo.kv.holding import Grant, Match
 from octavo.kv.manager import KVManager
 from octavo.sched.gates import RowPool
+from octavo.sched.ledger import COMPUTED, Ledger, Roster
 from octavo.sched.limits import Limits
 from octavo.sched.policies import make_queue
-from octavo.sched.request import NO_ROW, Request, State
+from octavo.sched.request import Request, State
 
 _by_order = attrgetter("order")
 
@@ -48,12 +51,26 @@ class Board:
     def __init__(self, layout: KVLayout, limits: Limits, clock: Clock) -> None:
         self.kv = KVManager(layout, limits.prefix_caching)
         self.rows = RowPool(limits.max_rows)
+        self.ledger = Ledger(limits.max_rows)
         self.requests: dict[str, Request] = {}  # all that have not ended
         self.running: list[Request] = []
         self.waiting = make_queue(limits, clock)
         self.counters = Counters()
         self._clock = clock
         self._step_tokens = limits.max_num_batched_tokens
+        self._roster: Roster | None = None
+
+    @property
+    def roster(self) -> Roster:
+        """Those who run, as columns."""
+        if self._roster is None or self._roster.requests != self.running:  # `running` may be sorted anew
+            self._roster = Roster.of(self.running, self.ledger)
+        return self._roster
+
+    def saw(self, everyone: Roster) -> None:
+        """A roster that was made for another purpose; it will do if it is of those who run."""
+        if self._roster is None and everyone.requests == self.running:
+            self._roster = everyone
 
     def enter(self, request: Request) -> None:
         """A newcomer joins the waiting."""
@@ -70,7 +87,7 @@ class Board:
         request.computed = match.num_tokens
         self.waiting.take(request)
         request.state = State.RUNNING
-        request.row = self.rows.take()
+        request.sit(self.rows.take(), self.ledger)
         if not request.started:
             request.queued_s = self._clock.now() - request.arrived_s
             request.cached_tokens = min(match.num_tokens, request.num_prompt)
@@ -78,6 +95,7 @@ class Board:
                 self.counters.prefix_queries += request.num_prompt
                 self.counters.prefix_hits += request.cached_tokens
         insort(self.running, request, key=_by_order)
+        self._roster = None
         return grant
 
     def preempt(self, request: Request) -> None:
@@ -159,7 +177,8 @@ class Board:
         """Gauges now, and counters; `figures` are those of a feature."""
         kv, counters = self.kv, self.counters
         reserved = kv.pool.num_used * kv.block_size
-        unused = kv.capacity - sum([request.computed for request in self.running])
+        computed = self.ledger.cells[self.roster.rows, COMPUTED]
+        unused = kv.capacity - int(np.add.reduce(computed))
         return EngineStats(
             running=len(self.running),
             waiting=len(self.waiting),
@@ -177,6 +196,6 @@ class Board:
         )
 
     def _let_go(self, request: Request) -> None:
+        self._roster = None
         self.kv.free(request.holding)
-        self.rows.release(request.row)
-        request.row = NO_ROW
+        self.rows.release(request.rise(self.ledger))

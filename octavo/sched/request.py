@@ -8,10 +8,13 @@ A request is preempted with its newest token still on the device now and then; t
 result arrives, and only then may the request start again.
 """
 
+from collections.abc import MutableSequence
 from enum import Enum
+from typing import cast
 
 from octavo.base.wire import EngineRequest, Progress, TokenLogprobs
 from octavo.kv.holding import Holding
+from octavo.sched.ledger import ATTENTION, COMPUTED, HORIZON, KNOWN, WIDTH, Ledger, Number
 
 
 class State(Enum):
@@ -35,27 +38,31 @@ class Request:
     whose keys and values are in the cache, or will be after the steps in flight.
     """
 
+    known = Number(KNOWN)
+    computed = Number(COMPUTED)
+    # Two marks keep the steady decode to one comparison each; they only say when to look closer.
+    horizon = Number(HORIZON)  # plan: `known` from which blocks are missing or no token may follow
+    attention = Number(ATTENTION)  # update: number of tokens at which the request ends or fills a block
+
     __slots__ = (
         "arrived_s",
-        "attention",
         "billed",
         "cached_tokens",
-        "computed",
         "ends",
         "holding",
-        "horizon",
         "id",
-        "known",
         "limit",
         "max_wait_s",
         "min_known",
         "num_prompt",
+        "numbers",
         "order",
         "preemptions",
         "queued_s",
         "row",
         "sampling",
         "scored",
+        "spoken",
         "state",
         "stepwise",
         "tenant",
@@ -75,12 +82,13 @@ class Request:
         self.holding = holding
         self.state = State.WAITING
         self.row = NO_ROW
-        self.known = self.num_prompt
-        self.computed = 0
+        self.numbers = cast(MutableSequence[int], [0] * WIDTH)
+        self.numbers[KNOWN] = self.num_prompt
         self.limit = min(self.num_prompt + max(1, sampling.max_tokens), max_model_len)
         self.ends = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
         self.min_known = self.num_prompt + sampling.min_tokens
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it
+        self.spoken = False  # an output with a token was given
         self.scored = 0  # prompt positions whose log-probabilities were handed out
         self.stepwise = False  # each token must be known before the next is planned
         self.torn = False  # the device's line of tokens is not ours any more: lay it in anew
@@ -90,9 +98,6 @@ class Request:
         self.preemptions = 0
         if wire.progress is not None:
             self._resume(wire.progress)
-        # Two marks keep the steady decode to one comparison each; they only say when to look closer.
-        self.horizon = 0  # plan: `known` from which blocks are missing or no token may follow
-        self.attention = 0  # update: number of tokens at which the request ends or fills a block
 
     def _resume(self, progress: Progress) -> None:
         """As after a preemption, though another engine did the work so far."""
@@ -117,6 +122,26 @@ class Request:
         """Whether the prefix cache may stand in for computing. Prompt log-probabilities need every logit once."""
         return self.sampling.prompt_logprobs < 0 or self.scored >= self.num_prompt
 
+    def sit(self, row: int, ledger: Ledger) -> None:
+        """Take a row of the worker and of the ledger."""
+        self.row = row
+        self.numbers = cast(MutableSequence[int], ledger.enter(row, self.numbers))
+
+    def rise(self, ledger: Ledger) -> int:
+        """Give the row back."""
+        row, self.row = self.row, NO_ROW
+        self.numbers = ledger.leave(row)
+        return row
+
+    def advance(self, num_tokens: int) -> bool:
+        """Compute this many tokens; whether that reaches the end of what is known, so that one more will be."""
+        end = self.computed + num_tokens
+        self.computed = end
+        if end != self.known:
+            return False
+        self.known = end + 1
+        return True
+
     def set_horizon(self) -> None:
         """After the holding has changed."""
         if self.stepwise:
@@ -127,8 +152,8 @@ class Request:
 
     def set_attention(self, block_size: int) -> None:
         """After tokens were committed."""
-        if not self.may_hit:
-            self.attention = 0  # until the whole prompt is scored
+        if not self.may_hit or not self.spoken:
+            self.attention = 0  # until the whole prompt is scored, and the first token told with what belongs to it
             return
         filled = (self.holding.committed + 1) * block_size + 1
         self.attention = filled if filled < self.limit else self.limit

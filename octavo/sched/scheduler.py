@@ -16,17 +16,20 @@ sort anew between plans, but each request loses its place so only a bounded numb
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVLayout
-from octavo.base.wire import EngineRequest, EngineStats, TokenOutput
+from octavo.base.wire import EngineRequest, EngineStats, Outputs, TokenOutput
 from octavo.kv.capacity import longest_alone
 from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
 from octavo.sched.gates import MakeGates, RowGate, standard_gates
+from octavo.sched.ledger import COMPUTED, HORIZON, KNOWN, PROGRESS
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
@@ -169,18 +172,19 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None if nothing can be computed now: no work, or all of it waits for results."""
         board = self.board
-        draft = Draft()
         self._open_gates()
         if board.arrange(self._welcome):
             self._open_gates()
+        draft = Draft(board.roster)
         before = board.counters.preemptions
         self._plan_running(draft)
         if board.counters.preemptions == before:
             self._plan_waiting(draft)
-        if not draft.rows:
+        if not draft.close(board.ledger):
             return None
         self._step += 1
         board.counters.steps += 1
+        board.saw(draft.everyone)
         plan = draft.plan(self._step, board.rows.take_dropped())
         self._in_flight.append((plan, draft))
         return plan
@@ -194,32 +198,43 @@ class Scheduler:
         return all(gate.allow(request, 1) for gate in self._gates if not isinstance(gate, RowGate))
 
     def _plan_running(self, draft: Draft) -> None:
-        """Every running request gets a token at least, in order; the last ones may be preempted for the first."""
-        rows, counts, starts = draft.rows, draft.counts, draft.starts
-        sample, requests, sampled = draft.sample, draft.requests, draft.sampled
-        for request in self.board.running:  # may lose its tail meanwhile
-            start, known = request.computed, request.known
-            if known - start == 1 and known < request.horizon:
-                sample.append(len(rows))
-                rows.append(request.row)
-                counts.append(1)
-                starts.append(start)
-                requests.append(request)
-                sampled.append(request)
-                request.computed = known
-                request.known = known + 1
-            elif known < request.limit:
-                self._advance(request, draft)
+        """Every running request gets a token at least, in order; the last ones may be preempted for the first.
 
-    def _advance(self, request: Request, draft: Draft) -> None:
-        """A running request that needs more blocks, or has more than one token to compute."""
-        if request.stepwise and request.in_flight:
+        Those that need one token and have room for it are told apart by their numbers alone.
+        """
+        board = self.board
+        roster, cells = board.roster, board.ledger.cells
+        if not len(roster):
             return
+        numbers = cells[roster.rows]
+        starts, known = numbers[:, COMPUTED].copy(), numbers[:, KNOWN]
+        steady = (known - starts == 1) & (known < numbers[:, HORIZON])
+        if np.count_nonzero(steady) == len(roster):
+            numbers[:, :PROGRESS] += 1
+            cells[roster.rows] = numbers
+            draft.decode(starts)
+            return
+        counts, yields = steady.astype(np.int64), steady.copy()
+        for place in (~steady).nonzero()[0].tolist():
+            if place >= len(board.running):
+                break  # it was preempted meanwhile, and so are all behind it
+            counts[place], yields[place] = self._advance(roster.requests[place], draft)
+        stay = len(board.running)
+        cells[roster.rows[:stay][steady[:stay]], :PROGRESS] += 1
+        draft.lead(starts[:stay], counts[:stay], yields[:stay])
+
+    def _advance(self, request: Request, draft: Draft) -> tuple[int, bool]:
+        """A running request that needs more blocks, or has more than one token to compute, or none.
+
+        How many it computes, and whether they yield the next one.
+        """
+        if request.known >= request.limit or (request.stepwise and request.in_flight):
+            return 0, False
         want = request.known - request.computed
         extra = self._allow(request, want - 1) if want > 1 else 0
         grant = self._reserve(request, 1 + extra)
         if grant is None:
-            return
+            return 0, False
         if grant.num_tokens > 1:
             self._spend(request, grant.num_tokens - 1)
         if request.torn and not request.in_flight:
@@ -227,7 +242,7 @@ class Scheduler:
             draft.add_row(request)
         else:
             draft.add_blocks(request, grant)
-        self._compute(request, grant, draft)
+        return grant.num_tokens, self._compute(request, grant, draft)
 
     def _reserve(self, request: Request, want: int) -> Grant | None:
         """Room for up to `want` tokens, if need be from those last in order; None if it was last itself."""
@@ -265,21 +280,23 @@ class Scheduler:
             return False
         self._spend(request, grant.num_tokens)
         draft.add_row(request)
-        self._compute(request, grant, draft)
+        start = request.computed
+        draft.join(request, start, grant.num_tokens, self._compute(request, grant, draft))
         return True
 
-    def _compute(self, request: Request, grant: Grant, draft: Draft) -> None:
-        """Plan the granted tokens; the blocks they fill can be found from now on."""
+    def _compute(self, request: Request, grant: Grant, draft: Draft) -> bool:
+        """Plan the granted tokens; the blocks they fill can be found from now on. Whether they yield the next one."""
         board = self.board
         start = request.computed
         if start < request.num_prompt:
             board.counters.prompt_tokens += min(request.num_prompt, start + grant.num_tokens) - start
-        draft.advance(request, grant.num_tokens)
+        yields = request.advance(grant.num_tokens)
         request.set_horizon()
         known = min(request.computed, len(request.tokens))
         if known // board.kv.block_size > request.holding.committed:
             draft.committed += board.kv.commit(request.holding, request.tokens, known)
         request.set_attention(board.kv.block_size)
+        return yields
 
     def _allow(self, request: Request, num_tokens: int) -> int:
         for gate in self._gates:
@@ -292,17 +309,15 @@ class Scheduler:
 
     # --- results
 
-    def update(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+    def update(self, plan: StepPlan, result: StepResult) -> Outputs:
         """Take the result of the oldest plan in flight. The result of a plan that was failed is passed over."""
         in_flight = self._in_flight
         if not in_flight or plan.step < in_flight[0][0].step:
-            return []
+            return Outputs()
         if plan.step != in_flight[0][0].step or result.step != plan.step:
             raise ValueError(f"result {result.step} of step {plan.step} came before that of {in_flight[0][0].step}")
         _, draft = in_flight.popleft()
-        update = Update(self.board)
-        update.apply(draft, plan, result)
-        return update.outputs
+        return Update(self.board).apply(draft, plan, result)
 
     def reached(self, plan: StepPlan) -> dict[str, int]:
         """For a plan in flight: each request in it, and how many of its tokens are computed after it."""
@@ -325,7 +340,7 @@ class Scheduler:
         self._in_flight = deque(entry for entry in self._in_flight if entry[0].step < first)
         for draft in lost:
             self.board.kv.uncommit(draft.committed)
-            for request in draft.sampled:
+            for request in draft.sampled.requests:
                 request.known -= 1
         for request in reversed(self.board.running.copy()):
             self.board.preempt(request)

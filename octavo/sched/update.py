@@ -1,13 +1,16 @@
 """What the result of a step does to the requests that were in it."""
 
-from collections.abc import Iterable
-from itertools import repeat
+from collections import deque
+from itertools import compress
+
+import numpy as np
 
 from octavo.base.plan import StepPlan, StepResult
-from octavo.base.wire import TokenLogprobs, TokenOutput
+from octavo.base.wire import Outputs, TokenLogprobs, TokenOutput
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import BAD_LOGITS, cut
+from octavo.sched.ledger import ATTENTION, STAY, Bools
 from octavo.sched.request import Request, State
 
 Scores = list[TokenLogprobs | None]
@@ -23,42 +26,62 @@ class Update:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._ended = False
-        self.outputs: list[TokenOutput] = []
+        self._outputs: list[TokenOutput] = []
+        self._ids: list[str] = []  # of those who got a token and nothing else
+        self._tokens: list[int] = []
 
-    def apply(self, draft: Draft, plan: StepPlan, result: StepResult) -> None:
+    def apply(self, draft: Draft, plan: StepPlan, result: StepResult) -> Outputs:
         """The result must be that of the plan, and the draft the one the plan was made from."""
-        if len(result.tokens) != len(draft.sampled):
-            raise ValueError(f"step {plan.step}: {len(result.tokens)} results for {len(draft.sampled)} sampled rows")
-        scores = _prompt_scores(draft, plan, result) if result.prompt_logprobs else {}
-        outputs, done = self.outputs, State.DONE
-        for request, accepted, details in zip(draft.sampled, result.tokens, _per_sample(result)):
-            if request.state is done:
-                continue
-            score = scores.pop(request, None) if scores else None
-            tokens = request.tokens
-            token = accepted[0]
-            if token < 0 or token in request.ends or len(accepted) != 1:
-                self._accept(request, accepted, details, score)
-                continue
-            if len(tokens) + 1 >= request.attention:
-                if not request.may_hit or len(tokens) + 1 >= request.limit:
-                    self._accept(request, accepted, details, score)
-                    continue
-                tokens.append(token)
-                self._commit(request)
-            else:
-                tokens.append(token)
-            outputs.append(_going_on(request, accepted, details, score))
-        for request, score in scores.items():
-            outputs.append(_going_on(request, [], None, score))
-        self._board.counters.generation_tokens += sum([len(output.tokens) for output in outputs])
+        who, tokens = draft.sampled, result.tokens
+        if len(tokens) != len(who):
+            raise ValueError(f"step {plan.step}: {len(tokens)} results for {len(who)} sampled rows")
+        plain = self._plain(draft, result)
+        ids, lines = who.ids, who.lines
+        some = np.count_nonzero(plain)
+        if some < len(who):
+            mask = plain.tolist() if some else ()
+            ids, lines = list(compress(ids, mask)), list(compress(lines, mask))
+            tokens = list(compress(tokens, mask))
+        deque(map(list.append, lines, tokens), maxlen=0)
+        if len(tokens) < len(who) or result.prompt_logprobs:
+            self._look_closer(draft, plan, result, (~plain).nonzero()[0].tolist())
+            ids, tokens = ids + self._ids, tokens + self._tokens
+        told = sum([len(output.tokens) for output in self._outputs])
+        self._board.counters.generation_tokens += told + len(tokens)
         if self._ended:
             self._board.sweep()
+        return Outputs(self._outputs, ids, tokens)
+
+    def _plain(self, draft: Draft, result: StepResult) -> Bools:
+        """Those that run as they did, got one token that ends nothing, fills no block and has nothing to it."""
+        who, tokens = draft.sampled, result.tokens
+        numbers = self._board.ledger.cells[who.rows]
+        plain: Bools = (numbers[:, STAY] == who.stays) & (draft.places + 1 < numbers[:, ATTENTION])
+        if (tokens and min(tokens) < 0) or not who.ends.isdisjoint(tokens):
+            plain &= [token >= 0 and token not in who.ends for token in tokens]
+        for special in (result.more, result.logprobs):
+            if special:
+                plain[list(special)] = False
+        return plain
+
+    def _look_closer(self, draft: Draft, plan: StepPlan, result: StepResult, places: list[int]) -> None:
+        """Those with something to think of, one by one."""
+        scores = _prompt_scores(draft, plan, result) if result.prompt_logprobs else {}
+        requests, tokens = draft.sampled.requests, result.tokens
+        for place in places:
+            request = requests[place]
+            if request.state is State.DONE:
+                continue
+            accepted = [tokens[place], *result.more.get(place, ())]
+            details = result.logprobs.get(place)
+            self._accept(request, accepted, details, scores.pop(request, None))
+        for request, score in scores.items():
+            self._outputs.append(_going_on(request, [], None, score))
 
     def _accept(
         self, request: Request, accepted: list[int], details: list[TokenLogprobs] | None, score: Scores | None
     ) -> None:
-        """The careful way: tests the end, and offers filled blocks to the prefix index."""
+        """Tests the end, and offers filled blocks to the prefix index."""
         kept, finish, stop_token = cut(request, accepted)
         request.tokens += kept
         request.known += len(accepted) - 1
@@ -69,7 +92,13 @@ class Update:
             self._board.counters.corrupted += 1
         if details is not None:
             details = details[: len(kept)]
-        self.outputs.append(
+        if request.spoken and len(kept) == 1 and finish is None and details is None and score is None:
+            self._ids.append(request.id)
+            self._tokens.append(kept[0])
+            self._commit(request)
+            return
+        request.spoken = True
+        self._outputs.append(
             TokenOutput(
                 request.id,
                 kept,
@@ -105,12 +134,6 @@ def _going_on(
     return TokenOutput(
         request.id, tokens, None, None, details, score, request.cached_tokens, None, 500, None, None, request.queued_s
     )
-
-
-def _per_sample(result: StepResult) -> Iterable[list[TokenLogprobs] | None]:
-    """The log-probabilities of each sampled row, or None."""
-    logprobs = result.logprobs
-    return [logprobs.get(index) for index in range(len(result.tokens))] if logprobs else repeat(None)
 
 
 def _prompt_scores(draft: Draft, plan: StepPlan, result: StepResult) -> dict[Request, Scores]:

@@ -28,6 +28,11 @@ class OutputStream(Protocol):
 
     def __aiter__(self) -> AsyncIterator[TokenOutput]: ...
 
+    def listen(self, listener: Callable[[TokenOutput], bool]) -> None:
+        """Tokens that come with nothing to them may go to `listener`, which answers False when it cannot take them.
+        Whatever it is not given comes out of the iterator."""
+        ...
+
     def close(self) -> None:
         """Aborts the sequence if it has not ended."""
         ...
@@ -109,6 +114,7 @@ class Generation:
         self._timers = [Timer(metrics, journey, usages, len(request.tokens)) for request, _ in sequences]
         self._streams: list[OutputStream] = []
         self._pumps: list[asyncio.Task[None]] = []
+        self._heard_end = False
 
     async def __aenter__(self) -> "Generation":
         self._journey.enter([request for request, _ in self._sequences])
@@ -128,13 +134,30 @@ class Generation:
         """Pieces until every sequence has ended. Raises what the engine reports as an error."""
         return self._single() if len(self._streams) == 1 else self._merged()
 
+    def listen(self, ready: Callable[[], bool], show: Callable[[Piece], object]) -> None:
+        """While `ready`, pieces of plain tokens of a lone sequence go to `show`, and not through `steps`: as soon as
+        they come, without a turn of the task that reads the steps."""
+        if len(self._streams) > 1:
+            return
+
+        def hear(output: TokenOutput) -> bool:
+            if not ready():
+                return False
+            piece = self._read(0, output)
+            show(piece)
+            self._heard_end = piece.delta.finish_reason is not None
+            return True
+
+        self._streams[0].listen(hear)
+
     async def _single(self) -> AsyncIterator[list[Piece]]:
         async for output in self._streams[0]:
             piece = await self._take(0, output)
             yield [piece]
             if piece.delta.finish_reason is not None:
                 return
-        raise Unavailable("The engine ended this request early.")
+        if not self._heard_end:
+            raise Unavailable("The engine ended this request early.")
 
     async def _merged(self) -> AsyncIterator[list[Piece]]:
         ready: list[Piece] = []
@@ -171,14 +194,19 @@ class Generation:
             raise from_status(output.error_code, message, output.error_param, output.error_name, output.retry_after_s)
         if output.finish == "abort":
             raise Unavailable("The server ended this request.")
+        request, collector = self._sequences[index]
+        if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
+            # It names a token for each rank of each position.
+            return self._note(index, output, await asyncio.to_thread(collector.feed, output))
+        return self._read(index, output)
+
+    def _read(self, index: int, output: TokenOutput) -> Piece:
+        return self._note(index, output, self._sequences[index][1].feed(output))
+
+    def _note(self, index: int, output: TokenOutput, delta: TextDelta) -> Piece:
         now, timer = time.monotonic(), self._timers[index]
         if output.tokens:
             timer.feed(output, now)
-        request, collector = self._sequences[index]
-        if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
-            delta = await asyncio.to_thread(collector.feed, output)  # names a token for each rank of each position
-        else:
-            delta = collector.feed(output)
         if delta.finish_reason is not None:
             timer.finish(delta.finish_reason, now, output.preemptions)
             if delta.needs_abort:

@@ -63,6 +63,16 @@ class EventStream:
             raise ClientDisconnect from None
 
     @property
+    def open(self) -> bool:
+        """Whether `write_now` may be called."""
+        return self.started and self._connection is not None and not self.paused
+
+    def write_now(self, events: bytes) -> None:
+        """`write` for an `open` stream, from outside the task that answers."""
+        self._last = self._loop.time()
+        self._connection["write"](events)
+
+    @property
     def paused(self) -> bool:
         """Whether the client reads more slowly than we write."""
         return self._connection is not None and self._connection["paused"]()

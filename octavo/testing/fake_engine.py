@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from octavo.base.errors import EngineDead, EngineError, Overloaded, asleep
 from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
 from octavo.engine.life import Survival
+from octavo.engine.stream import Mailbox, Stream
 from octavo.sched.finish import refused
 
 NextToken = Callable[[Sequence[int]], int]
@@ -41,6 +42,10 @@ class FakeStream:
             self._end()
         return output
 
+    def listen(self, listener: Callable[[TokenOutput], bool]) -> None:
+        """All outputs go through the iterator."""
+        del listener
+
     def close(self) -> None:
         """Aborts the request unless it has ended."""
         if not self._done:
@@ -56,7 +61,8 @@ class FakeEngine:
     """The surface of EngineClient. Attributes may be changed while it runs.
 
     `delay_s`: time of one step; `step_tokens`: tokens a step yields; `fail_after`: ends each request with an error
-    after so many tokens; `dead`: behaves like a client whose engine process is gone; `full`: refuses like a full queue.
+    after so many tokens; `mailed`: its streams are those of a real client; `dead`: behaves like a client whose engine
+    process is gone; `full`: refuses like a full queue.
     """
 
     def __init__(self, vocab_size: int = 512, max_model_len: int = 2048, next_token: NextToken | None = None) -> None:
@@ -68,6 +74,7 @@ class FakeEngine:
         self.fail_code = 500
         self.fail_param: str | None = None
         self.fail_name: str | None = None
+        self.mailed = False
         self.dead = False
         self.full = False
         self.cached_tokens = 0
@@ -83,6 +90,7 @@ class FakeEngine:
         self.restarting = False
         self.survival = Survival()
         self._generated = 0
+        self._posts: set[asyncio.Task[None]] = set()
 
     @property
     def stats(self) -> EngineStats:
@@ -94,14 +102,34 @@ class FakeEngine:
         if self.dead:
             raise EngineDead("the engine's process is gone")
 
-    def submit(self, request: EngineRequest) -> FakeStream:
+    def submit(self, request: EngineRequest) -> FakeStream | Stream:
         """Starts a sequence. Raises EngineDead or Overloaded as told to."""
         self.check()
         if self.full:
             raise Overloaded("The queue is full.", retry_after_s=2.0)
         self.requests.append(request)
         self.open.add(request.id)
+        if self.mailed:
+            mailbox = Mailbox()
+            self._posts.add(asyncio.create_task(self._post(request, mailbox)))
+            return Stream(request.id, mailbox, lambda id: self.abort([id]))
         return FakeStream(self, request)
+
+    async def _post(self, request: EngineRequest, mailbox: Mailbox) -> None:
+        spoken = False
+        try:
+            async for output in self.outputs(request):
+                if mailbox.finished:
+                    return
+                if spoken and output.finish is None and output.logprobs is None:
+                    mailbox.put_tokens(request.id, output.tokens)
+                else:
+                    mailbox.put(output)
+                spoken = True
+        except EngineDead as error:
+            mailbox.fail(str(error))
+        finally:
+            self.open.discard(request.id)
 
     def abort(self, ids: Sequence[str]) -> None:
         """Notes the ids as aborted."""

@@ -355,17 +355,17 @@ class FakeExecutor:
 
     def _result(self, plan: StepPlan, riders: dict[str, Any]) -> StepResult:
         masks = masks_of(riders)
-        tokens: list[list[int]] = []
+        tokens: list[int] = []
         logprobs: dict[int, list[TokenLogprobs]] = {}
         for i, index in enumerate(plan.sample):
             state = self.rows[plan.rows[index]]
             if state.id in self.bad_logits:
                 self._break(state)
-                tokens.append([-1])
+                tokens.append(-1)
                 continue
             token = self.next_token(state.tokens, state.num_prompt, state.sampling)
             token = nearest_allowed(token, masks.get(i))
-            tokens.append([token])
+            tokens.append(token)
             if state.sampling.logprobs >= 0:
                 logprobs[i] = [fake_logprobs(state.tokens, token, state.sampling.logprobs, self.vocab_size)]
             state.tokens.append(token)

@@ -120,7 +120,7 @@ class Simulation:
             if self.random.random() < self.world.give_up_rate:
                 self._take(self.scheduler.reject(ids, str(error)))
         else:
-            self._take(self.scheduler.update(plan, result))
+            self._take(self.scheduler.update(plan, result).each())
         return True
 
     def step(self) -> None:

@@ -109,6 +109,11 @@ class Collector:
         return self.finish_reason is not None
 
     @property
+    def patient(self) -> bool:
+        """Whether nothing in the text can end the sequence, so that its tokens may as well be fed all at the end."""
+        return self._stops is None and self.speaker is None
+
+    @property
     def prompt_text(self) -> str:
         """The prompt as text: as the caller gave it, or decoded."""
         if self._prompt_text is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
 from octavo.base.wire import Sampling
+from octavo.text.ids import are_below
 from octavo.text.tokenizer import Tokenizer
 
 _GREEDY_BELOW = 1e-5  # a temperature under which division would overflow
@@ -51,6 +52,8 @@ def resolve_sampling(
 
 def check_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
     """Refuse ids that the vocabulary does not have; `param` names the field."""
+    if are_below(ids, vocab_size):
+        return
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int):
             raise UserError(f"{param} must hold whole numbers", param=param)

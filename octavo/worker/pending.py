@@ -57,13 +57,13 @@ class StepPending:
     def _read(self) -> StepResult:
         out = self._outputs
         if out.tokens is None:
-            tokens: list[list[int]] = []
+            tokens: list[int] = []
         else:
-            tokens = np.where(out.spoiled, -1, out.tokens.numpy())[:, None].tolist()
+            tokens = np.where(out.spoiled, -1, out.tokens.numpy()).tolist()
         logprobs: dict[int, list[TokenLogprobs]] = {}
         if out.logprobs is not None:
             lines = unpack(out.logprobs.numpy(), out.tops)
-            logprobs = {index: [line] for index, line in zip(out.wanted, lines) if tokens[index] != [-1]}
+            logprobs = {index: [line] for index, line in zip(out.wanted, lines) if tokens[index] != -1}
         prompt = {} if out.prompt is None or out.spans is None else split(out.prompt.numpy(), out.spans)
         return StepResult(step=self._step, tokens=tokens, logprobs=logprobs, prompt_logprobs=prompt)
 

@@ -50,7 +50,7 @@ def next_plan(plan: StepPlan) -> StepPlan:
 
 def drop_plan(plan: StepPlan) -> StepPlan:
     """No work; the rows of `plan` go."""
-    return StepPlan(_STEP, plan.rows, [], [], [], [], [], [])
+    return StepPlan(_STEP, list(plan.rows), [], [], [], [], [], [])
 
 
 def _plan(layout: KVLayout, lengths: list[int], sampling: Sampling) -> StepPlan:

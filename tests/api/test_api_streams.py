@@ -39,9 +39,10 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", CASES)
-@pytest.mark.parametrize("step_tokens", [1, 3])
-def test_chat_stream_equals_whole(live: Live, fields: dict[str, Any], step_tokens: int) -> None:
+@pytest.mark.parametrize(("step_tokens", "mailed"), [(1, False), (3, False), (1, True), (3, True)])
+def test_chat_stream_equals_whole(live: Live, fields: dict[str, Any], step_tokens: int, mailed: bool) -> None:
     live.engine.step_tokens = step_tokens
+    live.engine.mailed = mailed
     whole = live.chat("tell me", **fields).json
     stream = live.chat("tell me", stream=True, stream_options={"include_usage": True}, **fields)
     folded = fold(stream)
@@ -57,7 +58,9 @@ def test_chat_stream_equals_whole(live: Live, fields: dict[str, Any], step_token
 
 
 @pytest.mark.parametrize("fields", CASES)
-def test_completion_stream_equals_whole(live: Live, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("mailed", [False, True])
+def test_completion_stream_equals_whole(live: Live, fields: dict[str, Any], mailed: bool) -> None:
+    live.engine.mailed = mailed
     prompts = ["once upon", "a time"]
     whole = live.complete(prompts, **fields).json
     folded = fold(live.complete(prompts, stream=True, **fields))

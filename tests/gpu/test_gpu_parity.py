@@ -121,7 +121,7 @@ def run(core, wanted: list[EngineRequest]) -> dict[str, list[int]]:
         core.add(one)
     while core.has_work:
         outputs = core.step()
-        for output in outputs.outputs if outputs else []:
+        for output in outputs.each() if outputs else []:
             assert output.error is None, output.error
             tokens[output.id] += output.tokens
     return tokens

@@ -1,10 +1,11 @@
-"""The stage without a model: what the machine can do, decode attention alone, and planning alone."""
+"""The stage without a model: what the machine can do, decode attention alone, planning alone, the API alone."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
+from octavo.bench.gpu.api_cost import token_seconds
 from octavo.bench.gpu.attention import attention_rate
 from octavo.bench.gpu.child import Report
 from octavo.bench.gpu.planning import step_seconds
@@ -25,7 +26,7 @@ class KernelStage:
 
     @property
     def jobs(self) -> dict[str, Callable[[Report], None]]:
-        return {"probe": self.probe, "T8": self.attention, "T14.plan": self.planning}
+        return {"probe": self.probe, "T8": self.attention, "T14.plan": self.planning, "T13.api": self.api}
 
     @torch.inference_mode()
     def probe(self, report: Report) -> None:
@@ -57,3 +58,9 @@ class KernelStage:
         """The engine's core over a device that answers at once."""
         took = step_seconds(self._setting.sizes.count, prompt=100, steps=100 if self._setting.tiny else 300)
         report("T14.plan", 1e6 * took)
+
+    def api(self, report: Report) -> None:
+        """The API process over an engine that is not there."""
+        sizes = self._setting.sizes
+        took = token_seconds(sizes.load_at_once, 20 if self._setting.tiny else sizes.load_out)
+        report("T13.api", 1e6 * took)

@@ -51,7 +51,7 @@ class NullExecutor:
     def sample(self, riders: dict[str, Any]) -> _Answer:
         del riders
         assert self._plan is not None
-        return _Answer(StepResult(self._plan.step, [[TOKEN] for _ in self._plan.sample]))
+        return _Answer(StepResult(self._plan.step, [TOKEN] * len(self._plan.sample)))
 
     def prepare(self) -> bool:
         return False
@@ -82,7 +82,7 @@ def step_seconds(rows: int, *, prompt: int, steps: int) -> float:
         begin = time.perf_counter()
         outputs = core.step()
         took = time.perf_counter() - begin
-        if outputs is not None and len(outputs.outputs) == rows and not outputs.outputs[0].finish:
+        if outputs is not None and len(outputs.ids) == rows:
             times.append(took)
     core.shutdown()
     if not times:

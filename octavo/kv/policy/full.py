@@ -1,6 +1,7 @@
 """Full attention: every token reads all before it, so all blocks stay until the request ends."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 
 class FullPolicy:
@@ -16,8 +17,8 @@ class FullPolicy:
 
     def longest_hit(self, index: Mapping[bytes, int], digests: Sequence[bytes], limit: int) -> int:
         """The unbroken chain from the first block."""
-        for place in range(limit):
-            if digests[place] not in index:
+        for place, known in enumerate(map(index.__contains__, islice(digests, limit))):
+            if not known:
                 return place
         return limit
 

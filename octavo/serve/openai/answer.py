@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from octavo.base.errors import OctavoError, UserError
 from octavo.serve.calls import Backend, Call, Reply
 from octavo.serve.errors import failure
-from octavo.serve.generate import Generation, bounded
+from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.chunks import Chunks, Options
 from octavo.serve.openai.dialect import Dialect
 from octavo.serve.openai.schema import Sampled
@@ -106,6 +106,12 @@ class Answer:
         """The answer begins with the first step, so that what fails before it still has its status."""
         events = EventStream(self._call.scope, self._call.send, self._call.limits.send_timeout)
         chunks = Chunks(self._dialect, self._head, self._options, self._collectors, self._n)
+
+        def show(piece: Piece) -> None:
+            out = chunks.render(piece.index, piece.delta)
+            if out:
+                events.write_now(out)
+
         try:
             async with bounded_call(self._call), generation, events.kept_alive(self._call.headers):
                 async for pieces in generation.steps():
@@ -114,6 +120,7 @@ class Answer:
                         continue
                     if not events.started:
                         await events.start(self._call.headers)
+                        generation.listen(lambda: events.open, show)
                     await events.write(out)
         except ClientDisconnect:
             raise

@@ -51,7 +51,9 @@ class Chunks:
             opening = self._opening(index)
         if delta.prompt_logprobs is not None:
             opening += self._prompt(index, delta)
-        logprobs = self._dialect.delta_logprobs(index, self._collectors[index], delta)
+        logprobs = None
+        if delta.logprobs is not None or delta.prompt_logprobs is not None:
+            logprobs = self._dialect.delta_logprobs(index, self._collectors[index], delta)
         if delta.events is not None and not all(isinstance(event, Text) for event in delta.events):
             return opening + self._spoken(index, delta, logprobs)
         if delta.finish_reason is None and logprobs is None and not self._options.token_ids:

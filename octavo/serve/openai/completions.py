@@ -18,6 +18,7 @@ from octavo.text.request import Prepared
 from octavo.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
+IDS_ARE_CHEAPER = 32  # than text that must be tokenized
 
 _SCHEMA = Schema(CompletionRequest, SILENT)
 
@@ -34,7 +35,9 @@ async def create(call: Call) -> Reply | None:
         if body.echo:
             params = params.replace(prompt_logprobs=max(params.prompt_logprobs or 0, body.logprobs))
     async with bounded_call(call):
-        prepared = await call.service.off_loop(call.body_bytes, prompt_sequences, ticket, body, params)
+        ids = body.prompt and not isinstance(body.prompt[0], str)
+        size = call.body_bytes // IDS_ARE_CHEAPER if ids else call.body_bytes
+        prepared = await call.service.off_loop(size, prompt_sequences, ticket, body, params)
     dialect = _Completions(ticket.backend.text.tokenizer, body, prepared)
     return await Answer(call, ticket.backend, dialect, prepared, ticket.head, options).run()
 

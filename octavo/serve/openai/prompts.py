@@ -1,9 +1,10 @@
 """The `prompt` field of completions: text, token ids, or a list of either."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from octavo.base.errors import UserError
+from octavo.text.ids import are_numbers
 
 Prompt = str | list[int]
 
@@ -25,11 +26,11 @@ def split_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
 
 
 def _token_ids(entry: Any, path: str) -> list[int]:
-    if not isinstance(entry, list) or not all(map(_is_int, entry)):
+    if not are_numbers(entry):
         raise UserError(f"{path} must be a string or a list of token ids.", param=path)
     if not entry:
         raise UserError(f"{path} must not be empty.", param=path)
-    return entry
+    return cast(list[int], entry)
 
 
 def _is_int(value: Any) -> bool:

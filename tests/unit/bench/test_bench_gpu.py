@@ -223,8 +223,8 @@ def dry_run(tmp_path, rows, budget):
 
 
 def test_dry_run_of_kernels_and_offline_rows(tmp_path):
-    values = dry_run(tmp_path, "probe,T8,T14,T29,T1,T5", 100)
-    assert {"copy", "gemm", "T8", "T8.mixed", "T14.plan", "T29", "T1", "T5", "T5.16", "T5.64"} <= set(values)
+    values = dry_run(tmp_path, "probe,T8,T13.api,T14,T29,T1,T5", 100)
+    assert {"copy", "gemm", "T8", "T8.mixed", "T13.api", "T14.plan", "T29", "T1", "T5", "T5.16", "T5.64"} <= set(values)
     assert "T14" in values
     assert all(value > 0 for value in values.values())
 

@@ -8,7 +8,7 @@ import msgspec
 from octavo.base.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.base.errors import ConfigError
 from octavo.base.specs import KVSpec
-from octavo.base.wire import EngineRequest, Sampling
+from octavo.base.wire import EngineRequest, Outputs, Sampling
 from octavo.engine.assemble import Phases, finish
 from octavo.engine.resolve import resolve
 from octavo.models.arch import Architecture, Attention, Layer, Mlp, Rope
@@ -107,7 +107,7 @@ def run(core, limit=2000):
     for _ in range(limit):
         if not core.has_work:
             break
-        for output in (core.step() or NO_OUTPUTS).outputs:
+        for output in (core.step() or NO_OUTPUTS).each():
             take(output, tokens, ends)
     assert not core.has_work
     return {name: (tokens[name], ends[name].finish, ends[name]) for name in ends}
@@ -120,5 +120,4 @@ def take(output, tokens, ends):
         ends[output.id] = output
 
 
-class NO_OUTPUTS:
-    outputs = ()
+NO_OUTPUTS = Outputs()

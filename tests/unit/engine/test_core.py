@@ -48,7 +48,7 @@ def test_abort_at_any_step_frees_and_leaves_the_others_alone(depth, at):
     core.add(other)
     tokens, ends = {}, {}
     for _ in range(at):
-        for output in (core.step() or fakes.NO_OUTPUTS).outputs:
+        for output in (core.step() or fakes.NO_OUTPUTS).each():
             fakes.take(output, tokens, ends)
     core.abort(["victim", "nobody"])
     core.abort(["victim"])
@@ -314,7 +314,7 @@ def test_a_request_that_waits_too_long_is_refused_and_the_line_moves_on():
 
     def step(seconds):
         clock.advance(seconds)
-        for output in core.step().outputs:
+        for output in core.step().each():
             fakes.take(output, tokens, ends)
 
     core.add(first)
@@ -347,7 +347,7 @@ def test_a_preempted_request_does_not_run_out_of_patience():
     tokens, ends = {}, {}
     while core.has_work:
         clock.advance(1)
-        for output in core.step().outputs:
+        for output in core.step().each():
             fakes.take(output, tokens, ends)
     assert core.stats.preemptions > 0
     assert {name: (tokens[name], ends[name].finish) for name in ends} == {one.id: expected(one) for one in wanted}
@@ -357,6 +357,6 @@ def test_a_refusal_names_its_field():
     core, _ = make_core()
     core.add(request("a", [10**6]))
     core.add(request("b", list(range(100)), max_tokens=10**6))
-    outputs = {output.id: output for output in core.step().outputs}
+    outputs = {output.id: output for output in core.step().each()}
     assert (outputs["a"].error_param, outputs["a"].error_code) == ("prompt", 400)
     assert outputs["a"].finish == "error"

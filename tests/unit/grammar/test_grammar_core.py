@@ -81,7 +81,7 @@ def run(core, wanted, timeout=60.0):
         if step is None:
             time.sleep(0.001)
             continue
-        for output in step.outputs:
+        for output in step.each():
             assert output.id not in ends, "an output after the last"
             tokens.setdefault(output.id, []).extend(output.tokens)
             scores.setdefault(output.id, []).extend(output.logprobs or [])

@@ -85,9 +85,9 @@ def test_a_hit_is_reported_and_changes_no_token() -> None:
     sim.add(ask("warm", prompt=21))
     plan = sim.scheduler.plan()
     assert plan is not None
-    assert (plan.starts, plan.num_tokens) == ([20], [1])
+    assert (list(plan.starts), list(plan.num_tokens)) == ([20], [1])
     sim.fake.forward(plan)
-    outputs = sim.scheduler.update(plan, sim.fake.sample({}).result())
+    outputs = sim.scheduler.update(plan, sim.fake.sample({}).result()).each()
     assert outputs[0].cached_tokens == 20
     sim._take(outputs)
     sim.drain()
@@ -285,7 +285,7 @@ def test_results_must_come_in_order_and_lost_ones_are_passed_over() -> None:
     assert first is not None
     assert second is not None
     with pytest.raises(ValueError, match="before"):
-        scheduler.update(second, StepResult(second.step, [[1]]))
+        scheduler.update(second, StepResult(second.step, [1]))
     with pytest.raises(ValueError, match="sampled"):
         scheduler.update(first, StepResult(first.step, []))
     assert scheduler.reached(second) == {"a": 11}
@@ -294,7 +294,7 @@ def test_results_must_come_in_order_and_lost_ones_are_passed_over() -> None:
     assert [(output.id, output.finish, output.error, output.error_code) for output in outputs] == [
         ("a", "error", "the device is gone", 500)
     ]
-    assert scheduler.update(second, StepResult(second.step, [[1]])) == []
+    assert scheduler.update(second, StepResult(second.step, [1])).each() == []
     assert not scheduler.has_work
 
 
@@ -310,3 +310,32 @@ def test_waste_is_under_four_per_cent_on_mixed_lengths() -> None:
         waste.append(sim.scheduler.stats().kv_waste)
     assert sum(waste) / len(waste) < 0.04
     sim.drain()
+
+
+def test_plain_tokens_are_told_in_columns_and_all_else_one_by_one() -> None:
+    """The first token comes with what belongs to a start, the last with a reason; a filled block changes nothing."""
+    sim = world(depth=1)
+    for id in ("a", "b"):
+        sim.add(EngineRequest(id=id, tokens=[1, 2, 3], sampling=Sampling(seed=0, max_tokens=9)))
+    shapes = []
+    while sim.scheduler.has_work:
+        plan = sim.scheduler.plan()
+        assert plan is not None
+        sim.fake.forward(plan)
+        told = sim.scheduler.update(plan, sim.fake.sample({}).result())
+        shapes.append(([output.finish for output in told.outputs], sorted(told.ids), len(told.tokens)))
+        sim._take(told.each())
+    assert shapes == [([None, None], [], 0), *[([], ["a", "b"], 2)] * 7, (["length", "length"], [], 0)]
+    assert sim.seen["a"].tokens == sim.seen["b"].tokens
+
+
+def test_running_requests_may_be_put_in_another_order() -> None:
+    sim = world()
+    for id in ("a", "b", "c"):
+        sim.add(ask(id))
+    sim.step()
+    sim.scheduler.board.running.reverse()
+    rows = [request.row for request in sim.scheduler.board.running]
+    plan = sim.scheduler.plan()
+    assert plan is not None
+    assert list(plan.rows) == rows

@@ -55,7 +55,7 @@ def generate(runner, prompts, samplings, count):
             starts, num, added = [a + b for a, b in zip(starts, num)], [1] * len(rows), []
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return [[result.tokens[row][0] for result in (each.result() for each in pending)] for row in rows]
+    return [[result.tokens[row] for result in (each.result() for each in pending)] for row in rows]
 
 
 def test_gpu_steps_equal_cpu_steps_and_never_wait():

@@ -115,7 +115,7 @@ class Engine:
                 flight.append((plan, self.worker.sample({})))
             if flight and (plan is None or len(flight) == self.depth):
                 done, pending = flight.pop(0)
-                for output in self.scheduler.update(done, pending.result()):
+                for output in self.scheduler.update(done, pending.result()).each():
                     outputs.setdefault(output.id, []).append(output)
             if not flight and not self.scheduler.has_work:
                 return outputs

@@ -38,7 +38,7 @@ def test_prompt_in_chunks(chunk):
         out = driver.launch(added, [0], [size], [start], [0] if last else []).result()
         assert len(out.tokens) == int(last)
         added = []
-    assert out.tokens == [naive_greedy(model, prompt, 1)]
+    assert out.tokens == naive_greedy(model, prompt, 1)
 
 
 def test_a_token_still_in_flight_is_found_on_the_device():
@@ -52,10 +52,10 @@ def test_a_token_still_in_flight_is_found_on_the_device():
     for step in range(5):
         pending.append(driver.launch([], [2, 0, 1], [1, 1, 1], [starts[i] + step for i in (2, 0, 1)], [0, 1, 2]))
     results = [each.result() for each in pending]
-    lines = [[results[0].tokens[row][0]] for row in range(3)]
+    lines = [[results[0].tokens[row]] for row in range(3)]
     for result in results[1:]:
-        for row, tokens in zip((2, 0, 1), result.tokens):
-            lines[row] += tokens
+        for row, token in zip((2, 0, 1), result.tokens):
+            lines[row].append(token)
     assert lines == [naive_greedy(model, prompt, 6) for prompt in prompts]
     assert [result.step for result in results] == [1, 2, 3, 4, 5, 6]
 
@@ -69,7 +69,7 @@ def test_blocks_that_arrive_later_and_a_prefix_that_is_shared():
     late = type(late)(1, "late", late.tokens, 9, 8, greedy(), [driver.blocks(0, 2)[0]])
     new = NewBlocks(1, [2], [[100]])
     out = driver.launch([late], [1], [1], [8], [0], new_blocks=[new]).result()
-    assert out.tokens == [naive_greedy(model, [*prompt, 9], 1)]
+    assert out.tokens == naive_greedy(model, [*prompt, 9], 1)
 
 
 def test_resumed_row_carries_its_output():
@@ -83,7 +83,7 @@ def test_resumed_row_carries_its_output():
     resumed, starts, num = list(straight[:4]), 0, len(back)
     for _ in range(4):
         out = driver.launch(added, [2], [num], [starts], [0]).result()
-        resumed += out.tokens[0]
+        resumed += out.tokens
         starts, num, added = starts + num, 1, []
     assert resumed == straight
 
@@ -166,7 +166,7 @@ def test_a_failed_step_is_told_by_its_result_and_the_next_one_works():
         failed.result()
     first = naive_greedy(model, [1, 2, 3], 2)
     out = driver.launch([], [0], [1], [3], [0], dropped=[1]).result()
-    assert out.tokens == [[first[1]]]
+    assert out.tokens == [first[1]]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_logprobs_equal_torch_and_are_the_models_own():
     expected = model.naive(prompt).log_softmax(-1)
     assert sorted(out.logprobs) == [0, 2]
     (line,) = out.logprobs[0]
-    assert line.token == out.tokens[0][0]
+    assert line.token == out.tokens[0]
     assert line.logprob == pytest.approx(float(expected[line.token]), abs=1e-5)
     assert line.rank == 1 + int((expected > expected[line.token]).sum())
     best = expected.topk(4)
@@ -276,7 +276,7 @@ def test_a_reused_row_reports_only_what_its_new_request_asks():
     assert list(masks) == [0]
     out = driver.launch([driver.added(0, [4, 5])], [0], [2], [0], [0], dropped=[0]).result()
     assert (out.logprobs, out.prompt_logprobs, masks) == ({}, {}, {})
-    assert out.tokens == [naive_greedy(ToyModel(), [4, 5], 1)]
+    assert out.tokens == naive_greedy(ToyModel(), [4, 5], 1)
 
 
 def test_a_dropped_row_frees_its_mask():

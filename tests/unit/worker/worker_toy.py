@@ -142,8 +142,8 @@ class Driver:
             num = lengths
             for _ in range(count):
                 out = self.launch(added, rows, num, starts, range(len(rows))).result()
-                for row, tokens in zip(rows, out.tokens):
-                    results[row] += tokens
+                for row, token in zip(rows, out.tokens):
+                    results[row].append(token)
                 starts = [a + b for a, b in zip(starts, num)]
                 num, added = [1] * len(rows), []
         return results
