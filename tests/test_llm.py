@@ -250,8 +250,8 @@ def test_an_interrupt_leaves_a_usable_llm(make, monkeypatch):
     assert llm.generate("a", greedy(max_tokens=2), use_tqdm=False)[0].outputs[0].text == said("a", 2)
 
 
-def test_a_failed_step_raises(make):
-    llm = make(fail_steps=[1])
+def test_a_request_that_fails_again_raises(make):
+    llm = make(fail_steps=[1, 2])
     with pytest.raises(EngineError):
         llm.generate("a", greedy(max_tokens=2), use_tqdm=False)
     assert llm.generate("b", greedy(max_tokens=2), use_tqdm=False)[0].outputs[0].text == said("b", 2)
