@@ -134,7 +134,7 @@ async def undisturbed(requests: list[EngineRequest]) -> dict[str, Told]:
         core.add(request)
     while core.has_work:
         outputs = core.step()
-        for output in outputs.outputs if outputs else ():
+        for output in outputs.each() if outputs else ():
             told[output.id].take(output)
         if outputs is None:
             await asyncio.sleep(0.001)

@@ -40,7 +40,7 @@ def answer(folder: Path) -> tuple[list[int], str | None, str | None]:
     last = None
     while core.has_work:
         outputs = core.step()
-        for output in outputs.outputs if outputs else ():
+        for output in outputs.each() if outputs else ():
             tokens += output.tokens
             last = output
     core.shutdown()

@@ -26,7 +26,7 @@ def tell(core, command, **args):
 
 def steps(core, count, tokens, ends):
     for _ in range(count):
-        for output in (core.step() or NO_OUTPUTS).outputs:
+        for output in (core.step() or NO_OUTPUTS).each():
             take(output, tokens, ends)
 
 
@@ -84,7 +84,7 @@ def test_who_comes_while_it_sleeps_is_refused_by_name():
     for command in ("pause", "sleep"):
         tell(core, command)
         core.add(request(command, [1, 2, 3]))
-        outputs = core.step().outputs
+        outputs = core.step().each()
         assert [(one.id, one.error_code, one.error_name) for one in outputs] == [(command, 503, "asleep")]
     tell(core, "wake_up")
     core.add(request("later", [1, 2, 3]))
@@ -222,7 +222,7 @@ def test_a_worker_brings_its_weights_back(folder, options, level):  # noqa: F811
             client.submit(one)
         tokens, ends = {}, {}
         while client.has_work:
-            for output in client.step():
+            for output in client.step().each():
                 take(output, tokens, ends)
         return tokens
 

@@ -265,7 +265,7 @@ def test_a_request_goes_on_where_another_engine_left_it(told: int) -> None:
     while sim.scheduler.has_work:
         plan = sim.scheduler.plan()
         sim.fake.forward(plan)
-        outputs += sim.scheduler.update(plan, sim.fake.sample({}).result())
+        outputs += sim.scheduler.update(plan, sim.fake.sample({}).result()).each()
     assert [token for output in outputs for token in output.tokens] == want[told:]
     assert (outputs[-1].finish, outputs[-1].cached_tokens, outputs[-1].queued_s) == (reason, 3, 1.5)
 
