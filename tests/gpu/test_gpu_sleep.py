@@ -79,7 +79,7 @@ def generate(client, count=6, max_tokens=40):
 
 def finish(client, tokens):
     while client.has_work:
-        for output in client.step():
+        for output in client.step().each():
             assert output.error is None
             tokens.setdefault(output.id, []).extend(output.tokens)
     return tokens
@@ -136,7 +136,7 @@ def test_requests_set_aside_go_on(client):
         client.submit(EngineRequest(f"r{index}", tokens, Sampling(seed=0, max_tokens=40, temperature=0.0)))
     tokens = {}
     for _ in range(12):
-        for output in client.step():
+        for output in client.step().each():
             tokens.setdefault(output.id, []).extend(output.tokens)
     client.control("sleep", level=2)
     client.control("wake_up", tags="kv_cache")

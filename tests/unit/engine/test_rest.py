@@ -322,7 +322,9 @@ def test_weights_come_back_from_the_hosts_copy(folder, monkeypatch):  # noqa: F8
 
     def generate():
         client.submit(wanted)
-        return [token for _ in iter(lambda: client.has_work, False) for one in client.step() for token in one.tokens]
+        return [
+            token for _ in iter(lambda: client.has_work, False) for one in client.step().each() for token in one.tokens
+        ]
 
     before = generate()
     worker = client.engine.core.executor._worker
