@@ -10,7 +10,7 @@ from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVSpec
-from octavo.base.wire import EngineRequest, Ready
+from octavo.base.wire import Ready
 from octavo.engine import sizing
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
@@ -18,7 +18,6 @@ from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.resolve import refit, resolve
-from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
 from octavo.platform.limits import memory_limits
 from octavo.sched.limits import Limits
@@ -155,18 +154,12 @@ def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, a
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits, stepwise=_stepwise)
+        return Scheduler(sized.layout, limits)
     return Scheduler(
         sized.layout,
         limits,
         salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
-        stepwise=_stepwise,
     )
-
-
-def _stepwise(wire: EngineRequest) -> bool:
-    """A mask needs the token before it."""
-    return RIDER in wire.riders
 
 
 def _host_note(config: EngineConfig, resolved: Resolved) -> list[str]:

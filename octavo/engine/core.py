@@ -42,7 +42,7 @@ class Core:
         self.failures = 0  # failed steps since the engine began
         self._guard = guard
         self._seat: Seat = seat or NoSeat()
-        self._pipeline = Pipeline(executor, depth, self._seat.riders)
+        self._pipeline = Pipeline(executor, depth, self._seat.riders, lambda: self._seat.in_turn)
         self._failures_in_a_row = 0
         self._outbox: list[TokenOutput] = []
         self._clock = clock
@@ -94,6 +94,7 @@ class Core:
         moved = bool(self._pipeline)
         if moved:
             self._say(self._finish_oldest())
+            self._pipeline.settle()
         if not moved and not self._outbox:
             return None
         outputs, self._outbox = self._outbox, []
@@ -124,8 +125,9 @@ class Core:
         outputs: list[TokenOutput] = []
         for id, message in review.failed.items():
             outputs += self.scheduler.reject([id], message)
+        outputs += self.scheduler.update(plan, review.result)
         self.scheduler.amend(review.altered)
-        return outputs + self.scheduler.update(plan, review.result)
+        return outputs
 
     def _take_in(self) -> None:
         """Held requests that are ready join the queue."""

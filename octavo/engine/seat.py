@@ -19,6 +19,11 @@ class Seat(Protocol):
         """Whether any request is held back."""
         ...
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether the riders of a step depend on the results of those before it."""
+        ...
+
     def provide(self, vocabulary: Vocabulary) -> None:
         """What the tokens stand for. Comes once, if at all."""
         ...
@@ -65,6 +70,7 @@ class NoSeat:
     """No feature."""
 
     holds = False
+    in_turn = False
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """Nobody asks."""

@@ -39,12 +39,6 @@ def given_salt(wire: EngineRequest) -> str:
     return wire.cache_salt
 
 
-def never(wire: EngineRequest) -> bool:
-    """No request needs each token known before the next is planned."""
-    del wire
-    return False
-
-
 class Scheduler:
     """Owns all requests from `add` until their last output."""
 
@@ -54,16 +48,13 @@ class Scheduler:
         limits: Limits,
         gates: Callable[[Limits, RowPool], list[Gate]] = standard_gates,
         salt: Callable[[EngineRequest], str] = given_salt,
-        stepwise: Callable[[EngineRequest], bool] = never,
         clock: Clock = SystemClock(),  # noqa: B008 - it has no state
     ) -> None:
-        """`stepwise`: whether a request sits out while a token of it is in flight, since its next step needs it."""
         order_of(limits, 0, 0)  # an unknown policy fails here, not at the first request
         self.board = Board(layout, limits, clock)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
         self._salt = salt
-        self._stepwise = stepwise
         self._longest = longest_alone(layout, limits.max_model_len)
         self._arrivals = 0
         self._step = 0
@@ -84,7 +75,6 @@ class Scheduler:
         self._arrivals += 1
         holding = self.board.kv.hold(self._salt(wire))
         request = Request(wire, order, holding, self._limits.max_model_len)
-        request.stepwise = self._stepwise(wire)
         self.board.enter(request)
 
     def abort(self, ids: Sequence[str]) -> list[TokenOutput]:
@@ -98,12 +88,11 @@ class Scheduler:
         return self._end(requests, "error", message)
 
     def amend(self, ids: Sequence[str]) -> None:
-        """A result for these requests was altered after the device had made it: tell the device what holds."""
+        """The newest token of these requests was altered after the device had drawn it: tell the device what holds."""
         for id in ids:
             request = self.board.requests.get(id)
             if request is not None:
-                request.torn = True
-                request.horizon = 0
+                request.tear()
 
     def give_up(self) -> list[TokenOutput]:
         """End the requests that have waited longer than they may. Costs a look at each that waits."""
@@ -194,7 +183,7 @@ class Scheduler:
 
     def _advance(self, request: Request, draft: Draft) -> None:
         """A running request that needs more blocks, or has more than one token to compute."""
-        if request.stepwise and request.in_flight:
+        if request.torn and request.in_flight:
             return
         want = request.known - request.computed
         extra = self._allow(request, want - 1) if want > 1 else 0
@@ -203,7 +192,7 @@ class Scheduler:
             return
         if grant.num_tokens > 1:
             self._spend(request, grant.num_tokens - 1)
-        if request.torn and not request.in_flight:
+        if request.torn:
             self.board.rows.redo(request.row)
             draft.add_row(request)
         else:

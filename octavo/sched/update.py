@@ -34,6 +34,9 @@ class Update:
         for request, accepted, details in zip(draft.sampled, result.tokens, _per_sample(result)):
             if request.state is done:
                 continue
+            if request.void:
+                request.pass_over()
+                continue
             score = scores.pop(request, None) if scores else None
             tokens = request.tokens
             token = accepted[0]
