@@ -5,6 +5,7 @@ hand, forced tokens, then what the mask offers. Any way found is a valid one, so
 a few tokens of freedom near the limit and never validity.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -55,6 +56,9 @@ class Closer:
         if best is None or len(best) > limit:
             found = self._best(matcher, limit, min(limit, SHALLOW), MAX_NODES // 2 * patience)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
+        if best is None:  # a place that no likely text closes: the middle of an address, of a date
+            path = next(self._explore(matcher, 2 * limit + 16, 2 * MAX_NODES * patience), None)
+            best = None if path is None else self._repacked(matcher, path)
         return best
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
@@ -86,8 +90,8 @@ class Closer:
         nodes = 0
 
         def enter(at: Matcher, path: list[int]) -> None:
-            row = np.empty(self._vocabulary.words, dtype=np.int32)
-            if at.fill(row):
+            row = self._mask(at)
+            if row is not None:
                 stack.append((at, path, self._offers(row)))
 
         enter(matcher.copy(), [])
@@ -107,6 +111,39 @@ class Closer:
                 yield path + move
             else:
                 enter(there, path + move)
+
+    def _explore(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
+        """Ways as `_search` gives them, by breadth: a move that leads to a mask seen before has led nowhere new."""
+        seen: set[bytes] = set()
+        line: deque[tuple[Matcher, list[int], Words]] = deque()
+        nodes = 0
+
+        def enter(at: Matcher, path: list[int]) -> None:
+            row = self._mask(at)
+            if row is not None and (mask := row.tobytes()) not in seen:
+                seen.add(mask)
+                line.append((at, path, row))
+
+        enter(matcher.copy(), [])
+        while line:
+            at, path, row = line.popleft()
+            single = self._vocabulary.single
+            plain = ([token] for token in single[_allowed(row, single)][::-1].tolist())  # signs before letters
+            for move in (*self._offers(row), *plain):
+                nodes += 1
+                if nodes > most:
+                    return
+                there = at.copy()
+                if len(path) + len(move) > longest or not there.push(move):
+                    continue
+                if there.is_accepting:
+                    yield path + move
+                else:
+                    enter(there, path + move)
+
+    def _mask(self, at: Matcher) -> "Words | None":
+        row = np.empty(self._vocabulary.words, dtype=np.int32)
+        return row if at.fill(row) else None
 
     def _offers(self, row: Words) -> Iterator[list[int]]:
         """Moves that the mask lets begin."""

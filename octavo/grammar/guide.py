@@ -9,7 +9,7 @@ how much is to spare.
 from msgspec import Struct
 
 from octavo.grammar.base import Grammar, Matcher, Words
-from octavo.grammar.closing import Closer, follow
+from octavo.grammar.closing import PATIENT, Closer, follow
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
@@ -120,7 +120,8 @@ class Guide:
         elif old is not None and len(old) <= left and follow(self._matcher, old):
             found = old
         else:
-            found = self._compiled.closer.close(self._matcher, left)
+            # Where the last look found no end, a longer one is due: without one the output may end unfinished.
+            found = self._compiled.closer.close(self._matcher, left, 1 if old is not None else PATIENT)
         if found is None or len(found) > left:
             return False
         self._plan = found

@@ -56,7 +56,7 @@ class LLGuidance:
             raise Refused(_one_line(str(error))) from None
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            reason = _one_line(matcher.get_error())
+            reason = _plain(_one_line(matcher.get_error()))
             # What nothing can fit needs no second opinion.
             raise UserError(reason) if reason.startswith("Unsatisfiable") else Refused(reason)
         return LLGrammar(matcher, len(source))
@@ -135,6 +135,15 @@ def _source(form: Form, vocabulary: VocabularyTable) -> str:
             return str(LLMatcher.grammar_from_lark(lark.from_tag(msgspec.json.decode(form.text), names)))
         case "lark":
             return str(LLMatcher.grammar_from_lark(form.text))
+
+
+def _plain(reason: str) -> str:
+    """The reason in words of the schema, where the library speaks of what it made of it."""
+    if reason.startswith("regex parse error"):
+        return "a pattern, multipleOf or another bound of a number is too complex"
+    if reason.startswith("Resource "):
+        return "a $schema or $id that leads out of the schema is not followed"
+    return reason
 
 
 def _one_line(message: str) -> str:

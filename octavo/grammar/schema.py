@@ -72,7 +72,7 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
     if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
         raise _bad(f"{path}.enum", "must be a list of values")
     for key in _COUNTS:
-        if key in schema and (type(schema[key]) is not int or schema[key] < 0):
+        if key in schema and (isinstance(schema[key], bool) or _whole(schema[key]) is None or schema[key] < 0):
             raise _bad(f"{path}.{key}", "must be a whole number of at least 0")
     for key in _NUMBERS:
         if key in schema and (isinstance(schema[key], bool) or not isinstance(schema[key], int | float)):
@@ -130,6 +130,8 @@ def normal(schema: Any, root: Any, *, closed: bool) -> Any:
             found[key] = {name: normal(item, root, closed=closed) for name, item in value.items()}
         elif key in _SUBSCHEMAS or key in _SCHEMA_LISTS:
             found[key] = normal(value, root, closed=closed)
+        elif key in _COUNTS:
+            found[key] = _whole(value)
         elif not (key == "format" and value in _NOTES):
             found[key] = value
     alternatives = found.get("oneOf")
@@ -138,6 +140,13 @@ def normal(schema: Any, root: Any, *, closed: bool) -> Any:
     if closed and "properties" in found and "additionalProperties" not in found:
         found["additionalProperties"] = False
     return found
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, which JSON may write as 2.0."""
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return None
 
 
 def _exclusive(alternatives: list[Any], root: Any) -> bool:

@@ -2,8 +2,10 @@
 
 import json
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
+from threading import Thread
 
 import pytest
 from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
@@ -189,3 +191,16 @@ def test_shapes_are_checked_without_compiling():
     check_shape(GOOD)
     assert check_spec(GOOD).hints
     assert decode_spec(encode_spec(GOOD)) == GOOD
+
+
+def test_a_constraint_that_is_compiled_before_anyone_listens(monkeypatch):
+    compiler = Compiler(WIRE, WIDTH)
+    done = Future()
+    done.set_result("compiled")
+    monkeypatch.setattr(compiler._threads, "submit", lambda *_: done)
+    asked = Thread(target=compiler.submit, args=(json_spec({"type": "null"}),), daemon=True)
+    asked.start()
+    asked.join(5)
+    assert not asked.is_alive(), "the caller waits for itself"
+    assert not compiler._waiting
+    compiler.close()
