@@ -141,6 +141,10 @@ def _plain(reason: str) -> str:
     """The reason in words of the schema, where the library speaks of what it made of it."""
     if reason.startswith("regex parse error"):
         return "a pattern, multipleOf or another bound of a number is too complex"
+    if reason.startswith("Unimplemented keys: "):
+        return f"cannot be enforced: {reason.partition(': ')[2].strip('[]')}"
+    if reason.startswith("oneOf constraints"):
+        return "oneOf can be enforced only where types or constants tell its alternatives apart"
     if reason.startswith("Resource "):
         return "a $schema or $id that leads out of the schema is not followed"
     return reason

@@ -46,6 +46,13 @@ KEYWORDS = {
     "readOnly",
     "writeOnly",
 }
+# What it passes over where the type is not said.
+_OF_TYPE = {
+    **dict.fromkeys(("properties", "required", "additionalProperties", "propertyNames"), "object"),
+    **dict.fromkeys(("maxProperties", "minProperties"), "object"),
+    **dict.fromkeys(("items", "minItems", "maxItems"), "array"),
+    **dict.fromkeys(("minLength", "maxLength"), "string"),
+}
 _MAPS = ("properties", "$defs", "definitions")
 _NAME_KEYWORDS = {"pattern", "minLength", "maxLength", "type"}
 
@@ -213,6 +220,8 @@ def _unknown(schema: Any) -> str | None:
     for key, value in schema.items():
         if key not in KEYWORDS:
             return f"the keyword {key[:64]} is not supported"
+        if key in _OF_TYPE and schema.get("type") != _OF_TYPE[key]:
+            return f"{key} is supported beside the type {_OF_TYPE[key]} only"
         if key == "minProperties" and value > 1:
             return "minProperties above 1 is not supported"  # a repeated key would count twice
         if key == "propertyNames" and not (isinstance(value, dict) and value.keys() <= _NAME_KEYWORDS):
