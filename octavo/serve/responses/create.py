@@ -77,9 +77,7 @@ async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
     return items
 
 
-def _encode(
-    backend: Backend, body: ResponsesRequest, items: list[InputItem], extra: dict[str, msgspec.Raw]
-) -> bytes:
+def _encode(backend: Backend, body: ResponsesRequest, items: list[InputItem], extra: dict[str, msgspec.Raw]) -> bytes:
     if body.truncation == "auto":
         items = fitting(backend, body, items)
     return msgspec.json.encode({**extra, **chat_body(body, items)})
