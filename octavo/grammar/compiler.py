@@ -105,7 +105,8 @@ class Compiler:
         assert form is not None
         grammar = self._backend(name).compile(form)
         size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
-        return Compiled(grammar, Closer(self.table, form.hints), verdict.opening, size)
+        closer = Closer(self.table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
+        return Compiled(grammar, closer, verdict.opening, size)
 
     def _backend(self, name: str) -> Backend:
         with self._lock:

@@ -9,7 +9,7 @@ from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import Form, Refused
 from octavo.grammar.schema import check_pattern, check_references, check_schema, normal
-from octavo.grammar.shortest import Example, hints, no_example
+from octavo.grammar.shortest import Example, hints, longest, no_example
 from octavo.grammar.spec import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
@@ -81,6 +81,7 @@ def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Exa
         any_whitespace=spec.any_whitespace,
         whitespace_pattern=spec.whitespace_pattern,
         hints=hints(schema, example) if search else (),
+        longest=longest(schema) if search else 0,
     )
 
 

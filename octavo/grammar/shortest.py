@@ -72,9 +72,21 @@ def hints(schema: Any, example: Example = no_example) -> tuple[bytes, ...]:
     }
     # A member whose value is hard to guess: its name alone helps.
     members |= {f"{_json(name)}:" for node in nodes for name in _required(node) if not _member(node, name, known)}
+    members |= {
+        f"{_json(name)}:{value}"
+        for node in nodes
+        for pattern, inner in (node.get("patternProperties") or {}).items()
+        if (name := example(pattern)) is not None and (value := _lookup(inner, known)) is not None
+    }
     texts = values | members
     both = sorted(texts | {"," + text for text in texts}, key=lambda text: (len(text), text))
     return tuple(text.encode() for text in ([whole] if whole is not None else []) + both[:MAX_HINTS])
+
+
+def longest(schema: Any) -> int:
+    """Bytes of the longest string among the constants."""
+    values = [value for node in _nodes(schema) for value in (*(node.get("enum") or ()), node.get("const"))]
+    return max((len(_json(value)) for value in values if isinstance(value, str | dict | list)), default=0)
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
