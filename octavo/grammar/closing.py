@@ -42,7 +42,8 @@ class Closer:
     """The search, for one grammar.
 
     Tokens by which one token can put the end further off, about: `step` of one that begins a value or a member, `word`
-    of one that begins a string, `nudge` of any other. `longest`: bytes of the longest text that the grammar holds word for word.
+    of one that begins a string, `nudge` of any other. `longest`: bytes of the longest text that the grammar holds word
+    for word.
     """
 
     def __init__(

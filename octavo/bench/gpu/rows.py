@@ -38,9 +38,11 @@ JOBS = (
     Job("T5", "offline-small", 45),
     Job("T9", "offline-small", 20),
     Job("T14", "offline-small", 45),
+    Job("S1", "offline-small", 45),
     Job("T3", "offline-large", 75),
     Job("T6", "offline-large", 45),
     Job("T9.8b", "offline-large", 25),
+    Job("S1.8b", "offline-large", 45),
     Job("T11.8b", "http-large", 90),
     Job("T29", "memory", 30),
     Job("P1", "peer", 75),
@@ -72,6 +74,7 @@ class Point:
 _MIX = "256 requests, in and out uniform 100..1024, offline"
 _DECODE = "decode alone, 128 in, 256 out"
 _FIRST = "time to first token"
+_SCHEMAS = "64 streams, a schema of its own each, rate over that of free ones"
 POINTS: dict[str, Point] = {
     "copy": Point("copy inside the GPU, read and write", "GB/s"),
     "gemm": Point("bf16 matrix product of 8192", "TFLOP/s"),
@@ -112,6 +115,10 @@ POINTS: dict[str, Point] = {
     "T17.warm": Point("Qwen3-0.6B, process start to first HTTP token, warm kernel cache", "s", 2, less=True),
     "T17.settled": Point("Qwen3-0.6B, process start to evenly fast answers, warm kernel cache", "s", less=True),
     "T29": Point("Qwen3-0.6B, KV cache over the memory left after weights", "%", 100),
+    "S1": Point(f"Qwen3-0.6B, {_SCHEMAS}", "%", 90),
+    "S1.free": Point("Qwen3-0.6B, 64 streams, free, drawn at temperature 1", "tok/s"),
+    "S1.8b": Point(f"Qwen3-8B, {_SCHEMAS}", "%", 97),
+    "S1.8b-free": Point("Qwen3-8B, 64 streams, free, drawn at temperature 1", "tok/s"),
     "P1": Point("transformers continuous batching, Qwen3-0.6B, requests as in T1, this run", "tok/s"),
 }
 
