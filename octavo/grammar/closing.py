@@ -63,6 +63,7 @@ class Closer:
         self._outside = _Moves(vocabulary, (*CLOSERS, *hints, *rests, *OPENERS))
         self._inside = _Moves(vocabulary, (*QUOTES, *contents, *rests, *FILLERS))
         brackets = _tokens(vocabulary, (b"}", b"]"))
+        self._letter = np.array([tokens[0] for tokens in _tokens(vocabulary, (b"a",))], dtype=np.int64)
         self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
         whole = (hints[0], b"," + hints[0]) if hints else ()
         lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in whole])]
@@ -193,7 +194,10 @@ class Closer:
         """Moves that the mask lets begin, and whether each is a step on whatever the mask behind it."""
         # Both kinds of bracket may come only inside a string, where they close nothing.
         inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
-        yield from (self._inside if inside else self._outside).offered(row)
+        # Where a letter may come, no bracket closes anything either.
+        worded = bool(_allowed(row, self._letter).any())
+        for run, counts in (self._inside if inside else self._outside).offered(row):
+            yield run, counts and not worded
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
         if int(_BITS[row.view(np.uint8)].sum()) > WIDE:
             found = single[_allowed(row, single)][:FEW]

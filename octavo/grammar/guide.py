@@ -15,7 +15,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
-QUOTE, BACKSLASH, OPENING = ord('"'), ord("\\"), b"{[,"
+QUOTE, BACKSLASH, OPENING, NEXT, SPACE = ord('"'), ord("\\"), b"{[,", b"{,", b" \n\r\t"
 
 
 class Compiled(Struct, frozen=True):
@@ -49,7 +49,8 @@ class Guide:
         self._plan = self._opening() if spec.finish_within_budget else None
         self._spare = -1
         self._lost = False  # no end was found when one was last looked for
-        self._in_string = self._escaped = False
+        self._in_string = self._escaped = self._in_key = False
+        self._last = 0  # byte outside of strings
         self._schedule(limit)
 
     @property
@@ -89,7 +90,7 @@ class Guide:
             return token
         if not self._spec.finish_within_budget:
             return self._go(token)
-        kept = self._in_string, self._escaped
+        kept = self._in_string, self._escaped, self._in_key, self._last
         cost = self._cost(token)
         self._spare -= cost
         if self._spare < 0 and self._plan is None:  # the plan was let go while there was room to spare
@@ -107,7 +108,7 @@ class Guide:
             self._schedule(left)
             return token
         self._free, self._tail, self._matcher = before
-        self._in_string, self._escaped = kept
+        self._in_string, self._escaped, self._in_key, self._last = kept
         return self._stand_in(left)
 
     def _go(self, token: int) -> int:
@@ -159,7 +160,7 @@ class Guide:
         closer = self._compiled.closer
         if not closer.is_json:
             return closer.step
-        found = closer.nudge
+        found = closer.step if self._in_key else closer.nudge
         for byte in text:
             if self._escaped:
                 self._escaped = False
@@ -167,9 +168,11 @@ class Guide:
                 self._escaped = self._in_string
             elif byte == QUOTE:
                 self._in_string = not self._in_string
+                self._in_key = self._in_string and self._last in NEXT
                 found += closer.word if self._in_string else 0
-            elif byte in OPENING and not self._in_string:
-                found += closer.step
+            elif not self._in_string and byte not in SPACE:
+                self._last = byte
+                found += closer.step if byte in OPENING else 0
         return found
 
     def _opening(self) -> list[int] | None:

@@ -78,6 +78,14 @@ def hints(schema: Any, example: Example = no_example) -> tuple[bytes, ...]:
         for pattern, inner in (node.get("patternProperties") or {}).items()
         if (name := example(pattern)) is not None and (value := _lookup(inner, known)) is not None
     }
+    # A string of a set form where another type would be shorter: what it takes once its quote has come.
+    values |= {
+        text
+        for node in nodes
+        if any(key in node for key in ("format", "pattern", "minLength"))
+        and (text := _of_type("string", node, known, examples)) is not None
+        and len(text) <= MAX_TEXT
+    }
     texts = values | members
     both = sorted(texts | {"," + text for text in texts}, key=lambda text: (len(text), text))
     return tuple(text.encode() for text in ([whole] if whole is not None else []) + both[:MAX_HINTS])
