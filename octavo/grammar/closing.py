@@ -30,7 +30,7 @@ MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 FAR = 1 << 20
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
-NUDGE, STEP = 2, 4  # at least; see Closer
+NUDGE, STEP = 4, 4  # at least; see Closer. Four is what false needs behind its f, and \u its digits
 BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are not made for it
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
@@ -68,8 +68,9 @@ class Closer:
         whole = (hints[0], b"," + hints[0]) if hints else ()
         lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in whole])]
         strings = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if _is_string(hint)])]
-        self.nudge = max(NUDGE, longest // BYTES_A_TOKEN)
-        self.word = max([self.nudge, *strings])
+        self.word = max([NUDGE, *strings])
+        # Within a set form a turn can cost about half of it: an offset in place of a Z.
+        self.nudge = max(NUDGE, longest // BYTES_A_TOKEN, self.word // 2)
         self.step = max([STEP, self.word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:

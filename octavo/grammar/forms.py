@@ -74,6 +74,7 @@ def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Exa
     check_references(schema, schema, param)
     if schema is False:
         raise UserError(f"{param} allows no value.", param=param)
+    schema = {} if schema is True else schema
     schema = normal(schema, schema, closed=not spec.additional_properties)
     return Form(
         "json_schema",

@@ -159,7 +159,7 @@ class Guide:
         token may."""
         closer = self._compiled.closer
         if not closer.is_json:
-            return closer.step
+            return max(closer.step, len(self._compiled.opening or ()))
         found = closer.step if self._in_key else closer.nudge
         for byte in text:
             if self._escaped:

@@ -140,7 +140,9 @@ def _source(form: Form, vocabulary: VocabularyTable) -> str:
 def _plain(reason: str) -> str:
     """The reason in words of the schema, where the library speaks of what it made of it."""
     if reason.startswith("regex parse error"):
-        return "a pattern, multipleOf or another bound of a number is too complex"
+        return (
+            "pattern, or minimum, maximum, exclusiveMinimum, exclusiveMaximum and multipleOf together, are too complex"
+        )
     if reason.startswith("Unimplemented keys: "):
         return f"cannot be enforced: {reason.partition(': ')[2].strip('[]')}"
     if reason.startswith("oneOf constraints"):
