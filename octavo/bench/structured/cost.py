@@ -14,9 +14,10 @@ from octavo.bench.structured.ask import Asker
 from octavo.bench.structured.schemas import question
 
 STREAMS = 8
-STREAM_TOKENS = 600
-NEWCOMERS = 24
+STREAM_TOKENS = 160
+NEWCOMERS = 12
 PAUSE_S = 0.05
+NEWCOMER_TOKENS = 48
 BATCHES = (1, 16)
 LENGTH = 96
 SHARE_LIMIT = 2.0  # of a step, in percent
@@ -127,10 +128,10 @@ def _beside(asker: Asker, schemas: list[dict[str, Any]]) -> list[float]:
 
     with ThreadPoolExecutor(STREAMS) as threads:
         running = [threads.submit(stream, index) for index in range(STREAMS)]
-        time.sleep(2.0)
+        time.sleep(0.5)
         begin = time.perf_counter()
         for index, schema in enumerate(schemas):
-            asker.ask(question(schema, 80, index))
+            asker.ask(question(schema, NEWCOMER_TOKENS, index))
             time.sleep(PAUSE_S)
         end = time.perf_counter()
         return [gap for future in running for at, gap in future.result() if begin <= at <= end]
