@@ -97,7 +97,7 @@ class Closer:
             found = self._best(matcher, limit, min(limit, SHALLOW), nodes // 2 * patience)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         if best is None or len(best) > limit:  # a place that no likely text closes: the middle of an address, of a date
-            found = next(self._explore(matcher, limit, 4 * MAX_NODES), None)
+            found = next(self._explore(matcher, limit, 2 * MAX_NODES), None)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
@@ -175,7 +175,7 @@ class Closer:
             at, path, row = (fresh or stale).popleft()
             single = self._vocabulary.single
             plain = ([token] for token in single[_allowed(row, single)][::-1].tolist())  # signs before letters
-            for move in (*(move for move, _ in self._offers(row)), *plain):
+            for move in (*(move for move, _ in self._likely(row)), *plain):
                 nodes += 1
                 if nodes > most:
                     return
@@ -191,7 +191,7 @@ class Closer:
         row = np.empty(self._vocabulary.words, dtype=np.int32)
         return row if at.fill(row) else None
 
-    def _offers(self, row: Words) -> Iterator[tuple[list[int], bool]]:
+    def _likely(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Moves that the mask lets begin, and whether each is a step on whatever the mask behind it."""
         # Both kinds of bracket may come only inside a string, where they close nothing.
         inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
@@ -199,6 +199,10 @@ class Closer:
         worded = bool(_allowed(row, self._letter).any())
         for run, counts in (self._inside if inside else self._outside).offered(row):
             yield run, counts and not worded
+
+    def _offers(self, row: Words) -> Iterator[tuple[list[int], bool]]:
+        """The likely moves, then some of all that the mask allows."""
+        yield from self._likely(row)
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
         if int(_BITS[row.view(np.uint8)].sum()) > WIDE:
             found = single[_allowed(row, single)][:FEW]

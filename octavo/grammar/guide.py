@@ -48,7 +48,7 @@ class Guide:
         self._tail = b""
         self._plan = self._opening() if spec.finish_within_budget else None
         self._spare = -1
-        self._lost = False  # no end was found when one was last looked for
+        self._lost = 0  # times in a row that no end was found when one was looked for
         self._in_string = self._escaped = self._in_key = False
         self._last = 0  # byte outside of strings
         self._schedule(limit)
@@ -147,8 +147,11 @@ class Guide:
 
     def _schedule(self, left: int) -> None:
         """What may be spent before the next look: a token each, and whatever tokens put the end further off."""
-        self._lost = self._plan is None
-        self._spare = min(8, left // 8) if self._plan is None else left - len(self._plan)
+        if self._plan is not None:
+            self._lost, self._spare = 0, left - len(self._plan)
+            return
+        self._lost += 1  # a long search that is in vain is tried again ever more seldom
+        self._spare = min(1 << self._lost, 1 + left // 4)
 
     def _cost(self, token: int) -> int:
         """One, and by how many tokens this one may put the end further off, about."""

@@ -15,7 +15,13 @@ from octavo.grammar.vocabulary import VocabularyTable
 MAX_MESSAGE = 300
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
-LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=100_000, verbose_errors=False)
+LIMITS = LLParserLimits(
+    max_items_in_row=6_000,  # four for each property that may come next
+    step_lexer_fuel=200_000,
+    step_max_items=100_000,
+    max_lexer_states=100_000,
+    verbose_errors=False,
+)
 
 
 class _Source:

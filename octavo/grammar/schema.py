@@ -8,6 +8,7 @@ from octavo.base.errors import UserError
 
 MAX_DEPTH = 32
 MAX_PATTERN = 4096
+MAX_PROPERTIES = 1024  # of one object: each of them may come next, and a step must look at all that may
 _TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _SUBSCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -56,6 +57,8 @@ def _inner(schema: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
         if key in schema:
             if not isinstance(schema[key], dict):
                 raise _bad(f"{path}.{key}", "must be an object")
+            if len(schema[key]) > MAX_PROPERTIES:
+                raise _bad(f"{path}.{key}", f"may have at most {MAX_PROPERTIES} entries")
             for name, item in schema[key].items():
                 yield f"{path}.{key}.{name[:64]}", item
 
