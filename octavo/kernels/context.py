@@ -23,7 +23,28 @@ class AttentionMeta:
     num_rows: int
     query_lens: list[int]  # the same lengths as host numbers, one a row; they let plain code loop without a wait
     seq_lens_host: list[int]
+    apart: bool = False  # every row has one query, and none sees what another row writes in this step
     scratch: dict[str, object] = field(default_factory=dict)  # a backend's per-step plan
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """Queries, keys and values of one layer as their product leaves them, and what turns them into heads.
+
+    qkv ``[T, (H + 2 H_kv) D]``; norms ``[D]`` or None; cos_sin ``[rows, rotary_dim]`` fp32, cosines then sines of half
+    the rotary dims each (neox pairing: i with i + rotary_dim / 2), or None for no rotation; rope_index ``[T]`` int64,
+    the row of cos_sin for each token (its position, for most models).
+    """
+
+    qkv: torch.Tensor
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    eps: float
+    cos_sin: torch.Tensor | None
+    rope_index: torch.Tensor | None
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.ahead import MakeAheadOps
-from octavo.kernels.context import AttentionMeta
+from octavo.kernels.context import AttentionMeta, Projected
 
 
 class RmsNorm(Protocol):
@@ -24,7 +24,10 @@ class RmsNorm(Protocol):
 
 class AddRmsNorm(Protocol):
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """``residual + x``, normed, and the sum itself: ``[T, E] x 2 -> [T, E] x 2``. May write into its inputs."""
+        """``residual + x``, normed, and the sum itself: ``[T, E] x 2 -> [T, E] x 2``. May write into its inputs.
+
+        x may be fp32 parts ``[S, T, E]`` of a sum (see `LinearParts`), which is rounded to the residual's type first.
+        """
         ...
 
 
@@ -35,27 +38,8 @@ class ActMul(Protocol):
 
 
 class QkvPrologue(Protocol):
-    def __call__(
-        self,
-        qkv: Tensor,
-        q_norm: Tensor | None,
-        k_norm: Tensor | None,
-        eps: float,
-        cos_sin: Tensor | None,
-        rope_index: Tensor | None,
-        kv: Tensor,
-        meta: AttentionMeta,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-    ) -> Tensor:
-        """Per-head QK norm, rotation, and the write of K and V into the cache; gives q back.
-
-        qkv ``[T, (H + 2 H_kv) D]``; norms ``[D]`` or None; cos_sin ``[rows, rotary_dim]`` fp32, cosines
-        then sines of half the rotary dims each (neox pairing: i with i + rotary_dim / 2), or None for no rotation;
-        rope_index ``[T]`` int64, the row of cos_sin for each token (its position, for most models);
-        kv ``[N, 2, H_kv, B, D]``. Returns q ``[T, H, D]``.
-        """
+    def __call__(self, projected: Projected, kv: Tensor, meta: AttentionMeta) -> Tensor:
+        """Per-head QK norm, rotation, the write of K and V into kv ``[N, 2, H_kv, B, D]``; gives q ``[T, H, D]``."""
         ...
 
 
@@ -77,9 +61,30 @@ class PagedAttention(Protocol):
         ...
 
 
+class Attention(Protocol):
+    def __call__(
+        self,
+        projected: Projected,
+        kv: Tensor,
+        meta: AttentionMeta,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """`QkvPrologue`, then `PagedAttention`: ``[T, H, D]``. One kernel may do both where ``meta.apart``."""
+        ...
+
+
 class Linear(Protocol):
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, E] x [O, E] -> [T, O]``."""
+        ...
+
+
+class LinearParts(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`Linear` for a product that a norm takes next: ``[T, E] x [O, E] -> [T, O]``, or fp32 parts ``[S, T, O]``
+        of it, which that norm adds up."""
         ...
 
 
@@ -96,8 +101,8 @@ class NormedLinear(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """RMS norm of ``residual + x``, then the product, then perhaps a gated activation of its two halves.
 
-        x and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]`` (``[T, O / 2]`` if gated) and
-        the sum. May write into its inputs.
+        x (perhaps in parts: `LinearParts`) and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]``
+        (``[T, O / 2]`` if gated) and the sum. May write into its inputs.
         """
         ...
 
@@ -132,7 +137,9 @@ class Ops:
     act_mul: ActMul
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
+    attention: Attention
     linear: Linear
+    linear_parts: LinearParts
     normed_linear: NormedLinear
     uniform: Uniform
     sample: Sample

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from octavo.kernels.context import ForwardContext
+from octavo.kernels.context import ForwardContext, Projected
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
@@ -50,7 +50,16 @@ class Attention(nn.Module):
             self.q_norm = RmsNorm(q_size, heads.norm_eps, heads.norm_offset, kit)
             self.k_norm = RmsNorm(k_size, heads.norm_eps, heads.norm_offset, kit)
 
-    def forward(self, qkv: Tensor, cos_sin: Tensor | None, rope_index: Tensor | None, ctx: ForwardContext) -> Tensor:
+    def forward(
+        self,
+        qkv: Tensor,
+        cos_sin: Tensor | None,
+        rope_index: Tensor | None,
+        ctx: ForwardContext,
+        *,
+        parts: bool = False,
+    ) -> Tensor:
+        """`parts`: a norm follows, which takes the result in parts (kernels/ops.LinearParts)."""
         heads = self.heads
         meta, kv = ctx.attention(self.layer)
         per_head: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -59,20 +68,19 @@ class Attention(nn.Module):
                 qkv = self._norm_whole(qkv, self.q_norm, self.k_norm)
             else:
                 per_head = (self.q_norm.weight, self.k_norm.weight)
-        q = self.ops.qkv_prologue(
+        projected = Projected(
             qkv,
             *per_head,
             heads.norm_eps,
             cos_sin,
             rope_index,
-            kv,
-            meta,
             heads.num_heads,
             heads.num_kv_heads,
             heads.head_dim,
         )
-        out = self.ops.paged_attention(q, kv, meta, heads.scale, heads.window, heads.softcap)
-        result: Tensor = self.o(out.view(-1, self.q_size))
+        out = self.ops.attention(projected, kv, meta, heads.scale, heads.window, heads.softcap)
+        out = out.view(-1, self.q_size)
+        result: Tensor = self.o.before_norm(out) if parts else self.o(out)
         return result
 
     def _norm_whole(self, qkv: Tensor, q_norm: RmsNorm, k_norm: RmsNorm) -> Tensor:

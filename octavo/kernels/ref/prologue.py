@@ -3,33 +3,22 @@
 import torch
 from torch import Tensor
 
-from octavo.kernels.context import AttentionMeta
+from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.ref.norm import rms_norm
 from octavo.kernels.ref.rope import rotate
 
 
-def qkv_prologue(
-    qkv: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    cos_sin: Tensor | None,
-    rope_index: Tensor | None,
-    kv: Tensor,
-    meta: AttentionMeta,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-) -> Tensor:
+def qkv_prologue(projected: Projected, kv: Tensor, meta: AttentionMeta) -> Tensor:
     """See kernels/ops.QkvPrologue: gives q ``[T, H, D]``, leaves K and V in the cache."""
-    heads = qkv.view(-1, num_heads + 2 * num_kv_heads, head_dim)
-    turning = heads[:, : num_heads + num_kv_heads]  # q and k
-    value = heads[:, num_heads + num_kv_heads :]
-    if q_norm is not None and k_norm is not None:
-        query = rms_norm(turning[:, :num_heads], q_norm, eps)
-        turning = torch.cat((query, rms_norm(turning[:, num_heads:], k_norm, eps)), dim=1)
-    if cos_sin is not None and rope_index is not None:
-        turning = rotate(turning, cos_sin.index_select(0, rope_index))
+    p, num_heads = projected, projected.num_heads
+    heads = p.qkv.view(-1, num_heads + 2 * p.num_kv_heads, p.head_dim)
+    turning = heads[:, : num_heads + p.num_kv_heads]  # q and k
+    value = heads[:, num_heads + p.num_kv_heads :]
+    if p.q_norm is not None and p.k_norm is not None:
+        query = rms_norm(turning[:, :num_heads], p.q_norm, p.eps)
+        turning = torch.cat((query, rms_norm(turning[:, num_heads:], p.k_norm, p.eps)), dim=1)
+    if p.cos_sin is not None and p.rope_index is not None:
+        turning = rotate(turning, p.cos_sin.index_select(0, p.rope_index))
     write_kv(kv, turning[:, num_heads:], value, meta)
     return turning[:, :num_heads]
 

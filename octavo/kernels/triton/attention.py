@@ -12,13 +12,15 @@ import numpy.typing as npt
 import torch
 
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
-from octavo.kernels.context import AttentionMeta
+from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton import stage as staging
-from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_decode import MAX_FUSED, DecodePlan, choose_chunk, chunk_capacity, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
+from octavo.kernels.triton.prologue import qkv_prologue
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
+PREFILL_SHARE = 2  # a program of prefill takes the room of two
 
 
 @dataclass(slots=True)
@@ -41,19 +43,33 @@ class PlanAhead:
     max_tiles: int
 
 
+def attention(
+    projected: Projected, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
+) -> torch.Tensor:
+    """As `Attention` in kernels/ops: one launch for few rows that are apart, else prologue and attention."""
+    if not meta.apart or meta.num_rows > MAX_FUSED:
+        return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
+    shape = (projected.qkv.shape[0], projected.num_heads, projected.head_dim)
+    out = torch.empty(shape, dtype=projected.qkv.dtype, device=projected.qkv.device)
+    plan = step_plan(meta, out, kv.shape[2], window, softcap)
+    if plan.decode is not None:
+        decode_attention(projected, kv, meta, plan.decode, out, scale, window, softcap)
+    return out
+
+
 def paged_attention(
     q: torch.Tensor, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     plan = step_plan(meta, q, kv.shape[2], window, softcap)
-    rows = (meta.block_table, meta.seq_lens, meta.query_start)
     if plan.decode is not None:
-        decode_attention(q, kv, *rows, plan.decode, out, scale, window, softcap)
+        decode_attention(q, kv, meta, plan.decode, out, scale, window, softcap)
     for row in plan.fresh:
         fresh_attention(q, kv, meta, row, out, scale)
     if plan.cu_tiles is not None:
-        prefill_attention(q, kv, *rows, plan.cu_tiles, plan.max_tiles, out, scale, window, softcap)
+        busy = num_programs(q.device) // PREFILL_SHARE
+        prefill_attention(q, kv, meta, plan.cu_tiles, plan.max_tiles, busy, out, scale, window, softcap)
     return out
 
 
@@ -88,8 +104,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     device = _upload(packed, q.device)
     decode = None
     if cu_chunks[-1]:
-        part, lse = _partials(int(cu_chunks[-1]), q)
-        decode = DecodePlan(device[: rows + 1], device[rows + 1 : rows + 2], part, lse, programs)
+        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q)
     tiles = int(cu_tiles[-1])
     return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles, fresh)
 
@@ -97,15 +112,16 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
 def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan:
     programs = num_programs(q.device)
     rows = ahead.cu_chunks.shape[0] - 1
-    part, lse = _partials(chunk_capacity(rows, programs, num_kv_heads), q)
-    decode = DecodePlan(ahead.cu_chunks, ahead.chunk, part, lse, programs)
+    most = chunk_capacity(rows, programs, num_kv_heads)
+    decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q)
     return StepPlan(decode, ahead.cu_tiles, ahead.max_tiles)
 
 
-def _partials(items: int, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _decode_plan(cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor) -> DecodePlan:
     heads, dim = q.shape[1], q.shape[2]
     part = torch.empty((items, heads, dim), dtype=torch.float32, device=q.device)
-    return part, torch.empty((items, heads), dtype=torch.float32, device=q.device)
+    lse = torch.empty((items, heads), dtype=torch.float32, device=q.device)
+    return DecodePlan(cu_chunks, chunk, part, lse, num_programs(q.device))
 
 
 class TritonAhead:

@@ -40,6 +40,7 @@ def attend(
     stride_block,
     table,
     at,
+    lowest,
     high,
     query_at,
     window,
@@ -58,13 +59,18 @@ def attend(
     WINDOWED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Take tokens ``at .. at + TILE`` of a row's cache, below `high`, into the running softmax of q ``[M, D]``.
+    """Take tokens ``at .. at + TILE`` of a row's cache, from `lowest` and below `high`, into the running softmax of
+    q ``[M, D]``.
 
     Not MASKED: every query sees all of them. CAUSAL: queries stand at ``query_at [M]`` and see up to themselves.
+    What lies outside is not read: behind a window it is another row's by now, and a weight of zero does not undo a
+    value that is no number.
     """
     token = at + tl.arange(0, TILE)
     column = tl.arange(0, D_PAD)
     live = token < high
+    if WINDOWED:
+        live = live & (token >= lowest)
     block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
     place = block * stride_block + (token % B) * D
     k_mask = live[None, :] & (column[:, None] < D)

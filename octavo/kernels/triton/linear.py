@@ -70,7 +70,7 @@ class Norm:
 
 
 @triton.jit
-def _gated(acc, acc_up, ACT: tl.constexpr, kind: tl.constexpr):
+def gated(acc, acc_up, ACT: tl.constexpr, kind: tl.constexpr):
     """Rounded to the storage type where the unfused operations would round."""
     gate = acc.to(kind).to(tl.float32)
     up = acc_up.to(kind).to(tl.float32)
@@ -126,7 +126,7 @@ def _one_token(
         up = tl.sum(u.to(tl.float32) * x[None, :], axis=1)
         if BIAS:
             up += tl.load(b_ptr + N + feature, mask=feature < N, other=0.0).to(tl.float32)
-        acc = _gated(acc, up, ACT, kind)
+        acc = gated(acc, up, ACT, kind)
     tl.store(y_ptr + feature, acc.to(kind), mask=feature < N)
 
 
@@ -176,7 +176,7 @@ def _few_tokens(
         up = tl.sum(tl.dot(second, x), axis=0)
         if BIAS:
             up += tl.load(b_ptr + N + feature, mask=feature < N, other=0.0).to(tl.float32)[:, None]
-        acc = _gated(acc, up, ACT, kind)
+        acc = gated(acc, up, ACT, kind)
     out = y_ptr + token[None, :].to(tl.int64) * N + feature[:, None]
     tl.store(out, acc.to(kind), mask=(feature < N)[:, None] & live[None, :])
 

@@ -4,9 +4,10 @@ import torch
 
 from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.attention import TritonAhead, paged_attention
+from octavo.kernels.triton.attention import TritonAhead, attention, paged_attention
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, normed_linear
+from octavo.kernels.triton.linear_some import linear_parts
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 
@@ -18,8 +19,10 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         act_mul=act_mul,
         add_rms_norm=add_rms_norm,
         ahead=TritonAhead,
+        attention=attention,
         greedy=greedy,
         linear=linear,
+        linear_parts=linear_parts,
         normed_linear=normed_linear,
         paged_attention=paged_attention,
         qkv_prologue=qkv_prologue,

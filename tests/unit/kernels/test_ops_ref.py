@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from octavo.base.errors import ConfigError, UnknownName
+from octavo.kernels.context import Projected
 from octavo.kernels.ops import select
 from octavo.kernels.ref.sample import sample, uniform
 from octavo.testing.dense_attention import make_step
@@ -74,19 +75,9 @@ def test_prologue(rotary_dim, norm):
     table = torch.cat((angles.cos(), angles.sin()), -1) if rotary_dim else None
     index = torch.tensor([17, 0, 3, 9])
     before = kv.clone()
-    q = ops.qkv_prologue(
-        qkv.clone(),
-        weights[0] if norm else None,
-        weights[1] if norm else None,
-        1e-6,
-        table,
-        index if rotary_dim else None,
-        kv,
-        meta,
-        heads,
-        kv_heads,
-        dim,
-    )
+    norms = (weights[0], weights[1]) if norm else (None, None)
+    turning = (table, index if rotary_dim else None)
+    q = ops.qkv_prologue(Projected(qkv.clone(), *norms, 1e-6, *turning, heads, kv_heads, dim), kv, meta)
 
     def expected(token, head):
         x = [float(v) for v in qkv[token, head * dim : (head + 1) * dim]]

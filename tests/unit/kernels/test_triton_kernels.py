@@ -8,14 +8,16 @@ import torch
 
 pytest.importorskip("triton")
 
-from octavo.kernels.context import AttentionMeta
+from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.ref import attention as ref_attention
 from octavo.kernels.ref import prologue as ref_prologue
 from octavo.kernels.ref.act import act_mul as ref_act_mul
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
+from octavo.kernels.triton import attention as attention_module
+from octavo.kernels.triton import attention_prefill, prologue
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.attention import paged_attention
+from octavo.kernels.triton.attention import attention, paged_attention
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 
@@ -60,8 +62,11 @@ def on_cpu(meta: AttentionMeta) -> AttentionMeta:
     return replace(meta, scratch={}, **{name: getattr(meta, name).cpu() for name in tensors})
 
 
-def make_cache(meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3) -> torch.Tensor:
-    """A view of one layer slot out of several, as the pool has it; what no row has written is not a number."""
+def make_cache(
+    meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3, window: int | None = None
+) -> torch.Tensor:
+    """A view of one layer slot out of several, as the pool has it; what no row has written is not a number, nor is
+    what has left the window of a row's first query."""
     blocks = int(meta.block_table.max()) + 1
     pool = torch.full((blocks, slots, 2, kv_heads, meta.block_size, dim), float("nan"), dtype=dtype, device=DEVICE)
     kv = pool[:, 1]
@@ -70,6 +75,8 @@ def make_cache(meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype,
             used = min(meta.block_size, length - index * meta.block_size)
             shape = (2, kv_heads, used, dim)
             kv[int(meta.block_table[row, index]), :, :, :used] = torch.randn(shape, device=DEVICE).to(dtype)
+        gone = 0 if window is None else max(0, length - meta.query_lens[row] - window + 1) // meta.block_size
+        kv[meta.block_table[row, :gone].long()] = float("nan")
     return kv
 
 
@@ -98,7 +105,7 @@ ATTENTION_CASES = [
 def test_attention(heads, kv_heads, dim, block, window, softcap, query_lens, seq_lens, dtype) -> None:
     torch.manual_seed(0)
     meta = make_meta(query_lens, seq_lens, block)
-    kv = make_cache(meta, kv_heads, dim, dtype)
+    kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
@@ -111,10 +118,65 @@ def test_attention(heads, kv_heads, dim, block, window, softcap, query_lens, seq
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "block", "window", "softcap"),
+    [(4, 2, 64, 16, None, None), (2, 1, 80, 4, 200, None), (2, 2, 128, 16, 33, 5.0)],
+)
+def test_few_queries_over_a_long_past_share_it_out(
+    heads, kv_heads, dim, block, window, softcap, dtype, monkeypatch
+) -> None:
+    """Short chunks at the end of long rows, beside rows of one piece, of one query and of none."""
+    monkeypatch.setattr(attention_module, "num_programs", lambda _: 512)
+    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    torch.manual_seed(7)
+    query_lens, seq_lens = [3, 1, 20, 9], [700, 90, 450, 9]
+    meta = make_meta(query_lens, seq_lens, block)
+    kv = make_cache(meta, kv_heads, dim, dtype, window=window)
+    q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
+    assert attention_prefill.max_pieces(q.shape[0], heads, dtype.itemsize, dim, 256) == 16
+    got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
+    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
+    torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
+
+
+FUSED_CASES = [
+    # heads, kv heads, head dim, rotary, norm, block, window, softcap
+    (4, 2, 64, 64, True, 16, None, None),
+    (8, 1, 80, 20, False, 4, 20, None),
+    (6, 6, 96, 0, True, 32, None, 30.0),
+    (14, 2, 128, 128, True, 16, 50, None),
+    (2, 1, 256, 256, False, 16, None, None),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "rotary", "norm", "block", "window", "softcap"), FUSED_CASES, ids=str
+)
+def test_rows_apart_take_one_launch(heads, kv_heads, dim, rotary, norm, block, window, softcap, dtype) -> None:
+    """Rows of one, of one chunk and of many chunks; a second launch finds the counters as the first one did."""
+    torch.manual_seed(5)
+    meta = replace(make_meta([1] * 5, [1, 2, 64, 65, 333], block), apart=True)
+    kv = make_cache(meta, kv_heads, dim, dtype, window=window)
+    kv.transpose(2, 3)[meta.slots // block, :, meta.slots % block] = float("nan")  # the newest is in no cache yet
+    qkv = torch.randn(5, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
+    weights = [torch.randn(dim, device=DEVICE).to(dtype) for _ in range(2)] if norm else [None, None]
+    cos_sin = torch.randn(400, rotary, device=DEVICE) if rotary else None
+    projected = Projected(qkv, *weights, 1e-6, cos_sin, meta.positions if rotary else None, heads, kv_heads, dim)
+    other = kv.clone()
+    want = ref_attention.attention(projected, other, replace(meta, scratch={}), dim**-0.5, window, softcap)
+    for _ in range(2):
+        got = attention(projected, kv, meta, dim**-0.5, window, softcap)
+        torch.testing.assert_close(got, want, **tolerance(dtype))
+    torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rotary"), [(4, 2, 64, 64), (6, 2, 80, 20), (3, 3, 96, 0), (8, 1, 128, 128)]
 )
 @pytest.mark.parametrize("norm", [True, False])
-def test_prologue(heads, kv_heads, dim, rotary, norm, dtype) -> None:
+@pytest.mark.parametrize("many", [1, 999], ids=["token", "head"])
+def test_prologue(heads, kv_heads, dim, rotary, norm, many, dtype, monkeypatch) -> None:
     torch.manual_seed(1)
     meta = make_meta([3, 1, 6], [9, 17, 6], 4)
     kv = make_cache(meta, kv_heads, dim, dtype)
@@ -122,10 +184,11 @@ def test_prologue(heads, kv_heads, dim, rotary, norm, dtype) -> None:
     weights = [torch.randn(dim, device=DEVICE).to(dtype) for _ in range(2)] if norm else [None, None]
     cos_sin = torch.randn(32, rotary, device=DEVICE) if rotary else None
     index = meta.positions if rotary else None
-    args = (*weights, 1e-6, cos_sin, index)
+    projected = Projected(qkv, *weights, 1e-6, cos_sin, index, heads, kv_heads, dim)
     other = kv.clone()
-    got = qkv_prologue(qkv, *args, kv, meta, heads, kv_heads, dim)
-    want = ref_prologue.qkv_prologue(qkv, *args, other, meta, heads, kv_heads, dim)
+    monkeypatch.setattr(prologue, "MANY", many)
+    got = qkv_prologue(projected, kv, meta)
+    want = ref_prologue.qkv_prologue(projected, other, meta)
     torch.testing.assert_close(got, want, **tolerance(dtype))
     torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(dtype))
 
@@ -170,7 +233,7 @@ def test_cache_beyond_32_bit_offsets() -> None:
     )
     kv[-64:] = torch.randn(64, 2, kv_heads, block, dim, device=DEVICE).to(torch.bfloat16)
     qkv = torch.randn(31, (16 + 16) * dim, device=DEVICE).to(torch.bfloat16)
-    q = qkv_prologue(qkv, None, None, 1e-6, None, None, kv, meta, 16, kv_heads, dim)
+    q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, 16, kv_heads, dim), kv, meta)
     got = paged_attention(q, kv, meta, dim**-0.5, None, None)
     small = kv[-64:].float()
     meta.block_table -= blocks - 64

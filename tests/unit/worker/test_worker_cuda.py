@@ -5,7 +5,7 @@ import pytest
 import torch
 from test_worker_sampler import RULES, random_sampling
 from worker_reference import Bench
-from worker_toy import Driver, ToyModel, greedy, layout, random_prompt, resolved
+from worker_toy import POISON, STATES, Driver, ToyModel, greedy, layout, random_prompt, resolved
 
 from octavo.base.wire import Sampling
 from octavo.kernels.ref.sample import greedy as likeliest
@@ -28,12 +28,14 @@ class GpuToy(ToyModel):
             block = meta.block_table[row].index_select(0, place // meta.block_size).long()
             flat = block * meta.block_size + place % meta.block_size
             past = kv[:, 0, 0, :, 0].reshape(-1).index_select(0, flat)
-            state = (past * (place + 1)).cumsum(0) % 997
+            state = (past * (place + 1)).cumsum(0) % STATES
+            state = torch.where((past == POISON).cumsum(0) > 0, float("nan"), state)
             hidden.append(state[length - count :])
         return torch.cat(hidden)[:, None]
 
     def logits(self, hidden):
-        return self.table.index_select(0, hidden[:, 0].long())
+        known = self.table.index_select(0, hidden[:, 0].nan_to_num(0).long())
+        return torch.where(hidden.isnan(), float("nan"), known)
 
     def likeliest(self, hidden):
         return likeliest(self.logits(hidden))

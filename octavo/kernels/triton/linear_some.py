@@ -1,0 +1,124 @@
+"""Linear layers for tens of tokens: the weight is the tall side of the product, K perhaps split over programs.
+
+The lines of the weight that a program will read are asked into the L2 cache before it waits for the kernel before it
+(programmatic dependent launch), so that reading memory goes on between kernels. Parts of a split K are left as they
+are, for the addition and norm that follow to sum.
+
+Legend: T tokens, K input size, N output features, S parts of K.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.linear import gated, linear
+
+MAX_TOKENS = 128
+MAX_FEATURES = 2048  # more of them keep the device busy without a split
+_PARTS = 8
+_LINE = 64  # numbers of 16 bits in a line of the L2 cache
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one program computes, and how."""
+
+    features: int
+    tokens: int
+    depth: int  # of K, at once
+    parts: int  # of K, over programs
+    warps: int
+    stages: int
+    ahead: int = 1024  # of K, asked into the cache before the inputs are there
+
+
+def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """As `LinearParts` in kernels/ops: in parts ``[S, T, N]`` where few features meet many K."""
+    shape = shape_in_parts(x, weight.shape[0])
+    return linear(x, weight, None) if shape is None else some_token_linear(x, weight, None, shape)
+
+
+def shape_in_parts(x: torch.Tensor, features: int) -> Shape | None:
+    """How to split a product over K, as measured on an H200; None: it is better whole."""
+    tokens, size = x.shape
+    mine = size // _PARTS
+    if x.dtype == torch.float32 or not 1 < tokens <= MAX_TOKENS or features > MAX_FEATURES or size % (_PARTS * _LINE):
+        return None
+    depth = 128 if mine % 128 == 0 else 64
+    padded = max(16, pow2(tokens))
+    return Shape(128 if padded == 16 else 64, padded, depth, _PARTS, 4, 5 if padded <= 64 else 3)
+
+
+@triton.jit(do_not_specialize=["T"])
+def _some_tokens(
+    x_ptr, w_ptr, b_ptr, y_ptr, T, N, stride_x, stride_w,
+    MINE: tl.constexpr, FEATURES: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    SPLIT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    let_next_start()
+    part = tl.program_id(2)
+    feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
+    token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
+    deep = tl.arange(0, DEPTH)
+    row_at = w_ptr + tl.minimum(feature, N - 1).to(tl.int64) * stride_w + part * MINE
+    ask_for(row_at, AHEAD)
+    if ACT != "none":
+        ask_for(row_at + N.to(tl.int64) * stride_w, AHEAD)
+    wait_for_inputs()
+    known, live = feature[:, None] < N, token[None, :] < T
+    w_at = row_at[:, None] + deep[None, :]
+    x_at = x_ptr + token.to(tl.int64)[None, :] * stride_x + part * MINE + deep[:, None]
+    acc = tl.zeros((FEATURES, TOKENS), tl.float32)
+    up = tl.zeros((FEATURES, TOKENS), tl.float32)
+    for k in tl.range(0, MINE, DEPTH, num_stages=STAGES):
+        x = tl.load(x_at + k, mask=live, other=0.0)
+        acc = tl.dot(tl.load(w_at + k, mask=known, other=0.0), x, acc)
+        if ACT != "none":
+            up = tl.dot(tl.load(w_at + N.to(tl.int64) * stride_w + k, mask=known, other=0.0), x, up)
+    if BIAS:
+        acc += tl.load(b_ptr + feature, mask=feature < N, other=0.0).to(tl.float32)[:, None]
+        if ACT != "none":
+            up += tl.load(b_ptr + N + feature, mask=feature < N, other=0.0).to(tl.float32)[:, None]
+    if ACT != "none":
+        acc = gated(acc, up, ACT, y_ptr.dtype.element_ty)
+    row = token.to(tl.int64)
+    if SPLIT:
+        row += part.to(tl.int64) * T
+    tl.store(y_ptr + row[None, :] * N + feature[:, None], acc.to(y_ptr.dtype.element_ty), mask=known & live)
+
+
+def some_token_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Shape, activation: str = "none"
+) -> torch.Tensor:
+    """``act(x W^T + b)``: ``[T, K] -> [T, N]``, or with K in parts their ``[S, T, N]`` fp32, without a bias."""
+    tokens, size = x.shape
+    features = weight.shape[0] // (1 if activation == "none" else 2)
+    split = shape.parts > 1
+    made = (shape.parts, tokens, features) if split else (tokens, features)
+    y = torch.empty(made, dtype=torch.float32 if split else x.dtype, device=x.device)
+    grid = (triton.cdiv(features, shape.features), triton.cdiv(tokens, shape.tokens), shape.parts)
+    _some_tokens[grid](
+        x,
+        weight,
+        bias if bias is not None else x,
+        y,
+        tokens,
+        features,
+        x.stride(0),
+        weight.stride(0),
+        MINE=size // shape.parts,
+        FEATURES=shape.features,
+        TOKENS=shape.tokens,
+        DEPTH=shape.depth,
+        STAGES=shape.stages,
+        SPLIT=split,
+        BIAS=bias is not None,
+        ACT=activation,
+        AHEAD=min(size // shape.parts, shape.ahead) // _LINE,
+        num_warps=shape.warps,
+        **LAUNCH,
+    )
+    return y
