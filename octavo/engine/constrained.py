@@ -25,7 +25,7 @@ from octavo.sched.finish import refused
 log = logging.getLogger(__name__)
 
 MAX_THREADS = 8
-ALONE = 4  # masks that one thread fills sooner than several would begin
+ALONE = 16  # masks that one thread fills sooner than several would begin
 FLOOR = -9999.0  # log-probability of a token that the model did not choose
 MAX_STEPS = 16  # more than are ever in flight
 PARAM = "structured_outputs"

@@ -19,7 +19,8 @@ NEWCOMERS = 12
 PAUSE_S = 0.05
 NEWCOMER_TOKENS = 48
 BATCHES = (1, 16)
-LENGTH = 96
+LENGTH = 160
+WARM_LENGTH = 64  # the shortest answers have some 45 tokens
 SHARE_LIMIT = 2.0  # of a step, in percent
 RAISE_LIMIT = 1.1
 
@@ -46,7 +47,7 @@ def mask_rows(config: EngineConfig) -> list[Row]:
     rows = []
     with open_llm(config) as llm:
         for size in BATCHES:
-            _answers(llm, size)  # compiled, and everything warm
+            _answers(llm, size, WARM_LENGTH)  # compiled, and everything warm
             share, note = _share(llm, size)
             what = f"masks and their following, share of the step, batch {size} ({note})"
             rows.append(row(f"J4.{size}", what, share, "%", limit=SHARE_LIMIT, less=True))
@@ -72,7 +73,7 @@ def _share(llm: Any, size: int) -> tuple[float, str]:
     pipeline._riders, seat.review = timed("fill", riders), timed("follow", review)
     begin = time.perf_counter()
     try:
-        _answers(llm, size)
+        _answers(llm, size, LENGTH)
     finally:
         pipeline._riders = riders
         del seat.review
@@ -81,12 +82,12 @@ def _share(llm: Any, size: int) -> tuple[float, str]:
     return 100 * sum(spent.values()) / seconds, f"{note} of {1e3 * seconds / steps:.1f} ms"
 
 
-def _answers(llm: Any, size: int) -> None:
+def _answers(llm: Any, size: int, length: int) -> None:
     params = [
         SamplingParams(
             temperature=1.0,
             seed=index,
-            max_tokens=LENGTH,
+            max_tokens=length,
             structured_outputs=StructuredOutputsParams(json=schema_of(index)),
         )
         for index in range(size)
