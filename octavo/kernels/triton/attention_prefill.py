@@ -12,9 +12,10 @@ import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton.attention_tile import LOG2E, attend
-from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, shared_memory, wait_for_inputs
 
 MAX_PIECES = 16
+ROOMY = 200_000  # bytes of shared memory with which the tiles that are best on an H200 fit
 LEAST_PIECE = 512  # tokens; shorter pieces cost more in starting and adding up than they save
 
 
@@ -147,6 +148,15 @@ def query_tile(dtype_bytes: int, head_dim: int) -> int:
     """Queries in one tile."""
     if dtype_bytes == 4:
         return 32
+    return 128 if head_dim <= 128 and shared_memory() >= ROOMY else 64
+
+
+def key_tile(dtype_bytes: int, head_dim: int) -> int:
+    """Cached tokens in one tile."""
+    if dtype_bytes == 4:
+        return 32
+    if shared_memory() < ROOMY:
+        return 64 if head_dim <= 128 else 32
     return 128 if head_dim <= 128 else 64
 
 
@@ -180,7 +190,7 @@ def prefill_attention(
         part = torch.empty((most, tokens, heads, dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((most, tokens, heads), dtype=torch.float32, device=q.device)
     exact = q.dtype == torch.float32
-    wide = pow2(dim) > 128
+    deep = pow2(dim) <= 128 and shared_memory() >= ROOMY
     shape = _shape(q, busy, windowed=window is not None)
     _prefill[(heads, max_tiles, most)](
         q,
@@ -208,8 +218,8 @@ def prefill_attention(
         SPLIT=most > 1,
         CAPPED=softcap is not None,
         PRECISION="ieee" if exact else "tf32",
-        num_warps=4 if exact else 8,
-        num_stages=1 if exact else 2 if wide else 3,
+        num_warps=4 if exact or shared_memory() < ROOMY else 8,
+        num_stages=1 if exact else 3 if deep else 2,
         **shape,
         **LAUNCH,
     )
@@ -224,7 +234,7 @@ def prefill_attention(
 def _shape(q: torch.Tensor, busy: int, *, windowed: bool) -> dict[str, int | bool]:
     """What both kernels are compiled for."""
     padded = max(16, pow2(q.shape[2]))
-    tile = 32 if q.dtype == torch.float32 else 64 if padded > 128 else 128
+    tile = key_tile(q.dtype.itemsize, q.shape[2])
     return {
         "H": q.shape[1],
         "D": q.shape[2],

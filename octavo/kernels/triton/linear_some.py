@@ -1,7 +1,8 @@
 """Linear layers for tens of tokens: the weight is the tall side of the product, K perhaps split over programs.
 
-The lines of the weight that a program will read are asked into the L2 cache before it waits for the kernel before it
-(programmatic dependent launch), so that reading memory goes on between kernels. Parts of a split K are left as they
+The first lines of the weight that a program will read are asked into the L2 cache before it waits for the kernel before
+it (programmatic dependent launch), so that reading memory goes on between kernels; more than the first crowd out what
+is being read. Parts of a split K are left as they
 are, for the addition and norm that follow to sum.
 
 Legend: T tokens, K input size, N output features, S parts of K.
@@ -13,12 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, wait_for_inputs
-from octavo.kernels.triton.linear import gated, linear
+from octavo.kernels.triton.act import gated
+from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, shared_memory, wait_for_inputs
 
-MAX_TOKENS = 128
-MAX_FEATURES = 2048  # more of them keep the device busy without a split
-_PARTS = 8
+MAX_TOKENS = 64
+MAX_TOKENS_IN_PARTS = 128
+MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
+MAX_NUMBERS = 1 << 24  # of a matrix without a gate, for more than 16 tokens
+_FEATURES = 64
+_PROGRAMS = 128  # that keep the device busy
+_AHEAD = 256
 _LINE = 64  # numbers of 16 bits in a line of the L2 cache
 
 
@@ -32,24 +37,40 @@ class Shape:
     parts: int  # of K, over programs
     warps: int
     stages: int
-    ahead: int = 1024  # of K, asked into the cache before the inputs are there
 
 
-def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """As `LinearParts` in kernels/ops: in parts ``[S, T, N]`` where few features meet many K."""
-    shape = shape_in_parts(x, weight.shape[0])
-    return linear(x, weight, None) if shape is None else some_token_linear(x, weight, None, shape)
+def shape_whole(x: torch.Tensor, features: int, *, gate: bool) -> Shape | None:
+    """How to compute a product whole, with or without a gate; None: cuBLAS is as fast."""
+    tokens, size = x.shape
+    if x.dtype == torch.float32 or not 1 < tokens <= MAX_TOKENS or features > MAX_FEATURES or size % 128:
+        return None
+    padded = max(16, pow2(tokens))
+    if gate:
+        return _fitted(padded, 128 if padded == 16 else 64, 1, 4, rows=2 * _FEATURES)
+    if features < _FEATURES * _PROGRAMS // 2 or (padded > 16 and features * size > MAX_NUMBERS):
+        return None
+    return _fitted(padded, 128, 1, 6 if padded < 64 else 4, rows=_FEATURES)
 
 
 def shape_in_parts(x: torch.Tensor, features: int) -> Shape | None:
-    """How to split a product over K, as measured on an H200; None: it is better whole."""
+    """How to split a product over K; None: it is better whole."""
     tokens, size = x.shape
-    mine = size // _PARTS
-    if x.dtype == torch.float32 or not 1 < tokens <= MAX_TOKENS or features > MAX_FEATURES or size % (_PARTS * _LINE):
+    parts = min(8, _PROGRAMS * _FEATURES // features)
+    most = MAX_TOKENS_IN_PARTS if parts > 2 else MAX_TOKENS
+    if x.dtype == torch.float32 or not 1 < tokens <= most or parts < 2:
         return None
-    depth = 128 if mine % 128 == 0 else 64
+    parts = pow2(parts + 1) // 2
+    if size % (parts * _LINE):
+        return None
+    depth = 128 if size // parts % 128 == 0 else 64
     padded = max(16, pow2(tokens))
-    return Shape(128 if padded == 16 else 64, padded, depth, _PARTS, 4, 5 if padded <= 64 else 3)
+    return _fitted(padded, depth, parts, 6 if padded <= 64 else 3, rows=_FEATURES)
+
+
+def _fitted(tokens: int, depth: int, parts: int, stages: int, *, rows: int) -> Shape | None:
+    """With as many of the stages as the device has shared memory for; None: not even two."""
+    stages = min(stages, shared_memory() // ((rows + tokens) * depth * 2))
+    return None if stages < 2 else Shape(_FEATURES, tokens, depth, parts, 4, stages)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -117,7 +138,7 @@ def some_token_linear(
         SPLIT=split,
         BIAS=bias is not None,
         ACT=activation,
-        AHEAD=min(size // shape.parts, shape.ahead) // _LINE,
+        AHEAD=min(size // shape.parts, _AHEAD) // _LINE,
         num_warps=shape.warps,
         **LAUNCH,
     )
