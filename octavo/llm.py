@@ -31,9 +31,11 @@ from octavo.text.collect import Collector
 from octavo.text.ids import are_numbers
 from octavo.text.load import load_text
 from octavo.text.logprobs import PositionLogprobs
+from octavo.text.parse.speech import Wish
 from octavo.text.request import Limits, Prepared, TextProcessor
 from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tools import check_tools, choice_of
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
@@ -52,9 +54,21 @@ Position = dict[int, Logprob]
 """Token id to its log-probability: the chosen token and the likeliest ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the model calls. `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 @dataclass(slots=True)
 class CompletionOutput:
-    """One continuation of a prompt. `stop_reason` is the stop string or token id that ended it, if one did."""
+    """One continuation of a prompt. `stop_reason` is the stop string or token id that ended it, if one did.
+
+    Of a chat with tools, `text` is what is said to the user; the calls and the thoughts stand beside it.
+    """
 
     index: int
     text: str = ""
@@ -63,6 +77,8 @@ class CompletionOutput:
     logprobs: list[Position] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    reasoning: str | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -146,9 +162,15 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or a list of them; messages are ``{"role": ..., "content": ...}``."""
+        """Answer one conversation or a list of them; messages are ``{"role": ..., "content": ...}``.
+
+        With `tools`, in OpenAI's form, calls are found in the answers; `tool_choice` ``required`` or a function
+        enforces one.
+        """
+        wish = _wish(tools, tool_choice)
         conversations = _conversations(messages)
         params = self._params_for(conversations, sampling_params)
         jobs = []
@@ -159,6 +181,7 @@ class LLM:
                     param,
                     request_id=self._new_id(),
                     tools=tools,
+                    wish=wish,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     template_args=chat_template_kwargs,
@@ -312,8 +335,17 @@ class _Reader:
         return [id for id in ids if id in self._eager and self.take(TokenOutput(id, []))] if self._eager else []
 
 
+def _wish(tools: Sequence[Mapping[str, Any]] | None, tool_choice: str | Mapping[str, Any] | None) -> Wish | None:
+    """What is asked of calls. Raises UserError."""
+    given = [dict(tool) for tool in tools or ()]
+    check_tools(given)
+    kept, choice = choice_of(given, tool_choice, None)
+    return Wish(kept, choice) if choice is not None else None
+
+
 def _completion(collector: Collector) -> CompletionOutput:
     scored = bool(collector.logprobs)
+    speaker = collector.speaker
     return CompletionOutput(
         index=collector.index,
         text=collector.text,
@@ -322,6 +354,8 @@ def _completion(collector: Collector) -> CompletionOutput:
         logprobs=[_position(entry) for entry in collector.logprobs] if scored else None,
         finish_reason=collector.finish_reason,
         stop_reason=collector.stop_reason,
+        tool_calls=[ToolCall(call.id, call.name, call.arguments) for call in speaker.calls] if speaker else [],
+        reasoning=(speaker.reasoning or None) if speaker else None,
     )
 
 

@@ -18,6 +18,7 @@ from octavo.models.arch import Architecture
 from octavo.platform.base import Facts
 from octavo.testing.fake_executor import FakeExecutor, fold_model
 from octavo.text.load import load_text
+from octavo.text.parse.speech import Speech
 from octavo.text.request import Limits
 from octavo.weights.facts import ModelFiles
 
@@ -196,6 +197,31 @@ def test_chat_one_conversation_and_several(make):
     assert two[1].prompt == "<user>hi<assistant>yo<a>"
     (bare,) = llm.chat(ask, greedy(max_tokens=4), use_tqdm=False, add_generation_prompt=False)
     assert bare.prompt == "<user>hi"
+
+
+def test_chat_with_tools_gives_their_calls(make):
+    llm = make()
+    llm._text.speech = Speech(llm.get_tokenizer(), TEMPLATE, tool_parser="hermes")
+    ask = [{"role": "user", "content": "hi"}]
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    tools = [{"type": "function", "function": {"name": "add", "parameters": schema}}]
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=120)
+    (one,) = llm.chat(ask, params, tools=tools, tool_choice="required", use_tqdm=False)
+    (call, *_) = one.outputs[0].tool_calls
+    assert call.name == "add"
+    assert list(json.loads(call.arguments)) == ["n"]
+    assert "tool_call" not in one.outputs[0].text
+    (free,) = llm.chat(ask, greedy(max_tokens=4), tools=tools, use_tqdm=False)
+    assert free.outputs[0].tool_calls == []
+    assert free.outputs[0].text
+    with pytest.raises(UserError, match="letters, digits"):
+        llm.chat(ask, tools=[{"type": "function", "function": {"name": "a b"}}])
+    llm.close()
 
 
 def test_defaults_come_from_the_model(make):

@@ -51,7 +51,12 @@ class Option:
     def flags(self) -> list[str]:
         """All spellings; a switch has its opposite."""
         names = [self.flag, *([ALIASES[self.name]] if self.name in ALIASES else [])]
-        return [*names, "--no-" + self.flag[2:]] if self.kind is bool else names
+        return [*names, self.opposite] if self.opposite else names
+
+    @property
+    def opposite(self) -> str | None:
+        """The flag that turns a switch off. One whose name says no already has none."""
+        return "--no-" + self.flag[2:] if self.kind is bool and not self.name.startswith("no_") else None
 
     @property
     def variable(self) -> str:
@@ -174,7 +179,7 @@ def to_argv(config: Struct) -> list[str]:
     for name, value in changed(config).items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            argv.append(f"--{flag}" if value else f"--no-{flag}")
+            argv += [f"--{flag}"] if value else [] if name.startswith("no_") else [f"--no-{flag}"]
         elif isinstance(value, list):
             argv += [f"--{flag}={item}" for item in value]
         else:
@@ -192,7 +197,8 @@ def _from_argv(argv: Sequence[str], options: Mapping[str, Option], positional: s
     for option in options.values():
         if option.kind is bool:
             parser.add_argument(option.flag, dest=option.name, action="store_const", const=True)
-            parser.add_argument("--no-" + option.flag[2:], dest=option.name, action="store_const", const=False)
+            if option.opposite:
+                parser.add_argument(option.opposite, dest=option.name, action="store_const", const=False)
         elif option.is_list:
             parser.add_argument(option.flag, dest=option.name, action="extend", nargs="+")
         else:

@@ -10,7 +10,7 @@ from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.base.specs import KVSpec
-from octavo.base.wire import EngineRequest, Ready
+from octavo.base.wire import Ready
 from octavo.engine import fit, sizing
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
@@ -21,7 +21,6 @@ from octavo.engine.recovery import Recovery
 from octavo.engine.resolve import refit, resolve
 from octavo.engine.rest import Rest
 from octavo.engine.slices import slices
-from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
 from octavo.sched.gates import MakeGates
 from octavo.sched.limits import Limits
@@ -146,19 +145,13 @@ def _scheduler(
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits, gates=gates, stepwise=_stepwise)
+        return Scheduler(sized.layout, limits, gates=gates)
     return Scheduler(
         sized.layout,
         limits,
         gates=gates,
         salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
-        stepwise=_stepwise,
     )
-
-
-def _stepwise(wire: EngineRequest) -> bool:
-    """A mask needs the token before it."""
-    return RIDER in wire.riders
 
 
 def _host_note(config: EngineConfig, resolved: Resolved) -> list[str]:

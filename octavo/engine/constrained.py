@@ -26,7 +26,7 @@ from octavo.sched.finish import refused
 log = logging.getLogger(__name__)
 
 MAX_THREADS = 8
-ALONE = 4  # masks that one thread fills sooner than several would begin
+ALONE = 16  # masks that one thread fills sooner than several would begin
 FLOOR = -9999.0  # log-probability of a token that the model did not choose
 MAX_STEPS = 16  # more than are ever in flight
 PARAM = "structured_outputs"
@@ -56,12 +56,18 @@ class ConstrainedSeat:
         self._guides: dict[str, Guide] = {}
         self._rows: dict[int, tuple[str, Guide]] = {}  # rows of the device that have a guide
         self._sampled: dict[int, list[tuple[int, str, Guide]]] = {}  # step -> (place in sample, id, guide)
+        self._torn: set[str] = set()  # ids whose steps in flight built on a token that does not hold
         self._threads: ThreadPoolExecutor | None = None
         self.figures: dict[str, float] = {}  # empty until a constraint comes: it goes out with every step
 
     @property
     def holds(self) -> bool:
         return bool(self._held)
+
+    @property
+    def in_turn(self) -> bool:
+        """A mask needs the token before it."""
+        return bool(self._guides)
 
     def provide(self, vocabulary: Vocabulary) -> None:
         if self._compiler is None:
@@ -168,12 +174,16 @@ class ConstrainedSeat:
             return {}
         for added in plan.added:
             guide = self._guides.get(added.id)
+            self._torn.discard(added.id)
             if guide is not None:
                 rows[added.row] = added.id, guide
             else:
                 rows.pop(added.row, None)
+        guided = ((place, rows.get(plan.rows[index])) for place, index in enumerate(plan.sample))
         found = [
-            (place, *rows[plan.rows[index]]) for place, index in enumerate(plan.sample) if plan.rows[index] in rows
+            (place, *known)
+            for place, known in guided
+            if known is not None and known[0] not in self._torn and self._guides.get(known[0]) is known[1]
         ]
         if not found:
             return {}
@@ -219,12 +229,14 @@ class ConstrainedSeat:
                 failed[id] = f"structured output: {guide.failure}"
             elif stands != sampled:
                 altered[id] = place, stands
+                self._torn.add(id)
         if not altered and not failed:
             return None
         return Review(_altered(result, list(altered.values())), list(altered), failed)
 
     def ended(self, id: str) -> None:
         self._guides.pop(id, None)
+        self._torn.discard(id)
 
     def shutdown(self) -> None:
         if self._compiler is not None:

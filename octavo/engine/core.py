@@ -46,7 +46,7 @@ class Core:
         self.failures = 0  # failed steps since the engine began
         self._guard = guard
         self._seat: Seat = seat or NoSeat()
-        self._pipeline = Pipeline(executor, depth, self._seat.riders)
+        self._pipeline = Pipeline(executor, depth, self._seat.riders, lambda: self._seat.in_turn)
         self._recovery = recovery or Recovery()
         self._outbox: list[TokenOutput] = []
         self._held_since: dict[str, float] = {}  # what the seat holds back waits from here on, as in the queue
@@ -105,6 +105,7 @@ class Core:
         moved = bool(self._pipeline)
         step = self._finish_oldest() if moved else Outputs()
         self._say(step.outputs)
+        self._pipeline.settle()
         if not moved and not self._outbox and not self.rest.news:
             return None
         outputs, self._outbox = self._outbox, []
@@ -115,6 +116,7 @@ class Core:
         """End the steps in flight, and let what runs wait to be computed anew."""
         while self._pipeline:
             self._say(self._finish_oldest().each())
+            self._pipeline.settle()
         self.scheduler.set_aside()
 
     def prepare(self) -> bool:
@@ -151,8 +153,9 @@ class Core:
             return self.scheduler.update(plan, result)
         for id, message in review.failed.items():
             self._say(self.scheduler.reject([id], message))
+        step = self.scheduler.update(plan, review.result)
         self.scheduler.amend(review.altered)
-        return self.scheduler.update(plan, review.result)
+        return step
 
     def _take_in(self) -> None:
         """Held requests that are ready join the queue."""

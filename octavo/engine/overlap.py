@@ -1,6 +1,7 @@
 """Steps in flight: up to `depth` plans are on their way to the device, results come back in order.
 
-Depth 1 is synchronous operation of the same code.
+Depth 1 is synchronous operation of the same code. Where sampling needs what the step before has brought, a step is
+computed at once and sampled only when that result has been taken in: the device works on it meanwhile.
 """
 
 import contextlib
@@ -50,36 +51,70 @@ def no_riders(plan: StepPlan) -> dict[str, Any]:
     return {}
 
 
+def never() -> bool:
+    """No sampling needs an earlier result."""
+    return False
+
+
 class Pipeline:
     """A queue of plans that the executor has and whose results are still to be taken."""
 
-    def __init__(self, executor: Executor, depth: int, riders: Riders = no_riders) -> None:
+    def __init__(
+        self, executor: Executor, depth: int, riders: Riders = no_riders, in_turn: Callable[[], bool] = never
+    ) -> None:
+        """`in_turn`: whether the riders of a step can be told only when the steps before it have been taken in."""
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         self.depth = depth
         self._executor = executor
         self._riders = riders
+        self._in_turn = in_turn
         self._flying: deque[tuple[StepPlan, Pending]] = deque()
+        self._computing: StepPlan | None = None  # the newest step, where it is still to be sampled
 
     def __len__(self) -> int:
-        return len(self._flying)
+        return len(self._flying) + (self._computing is not None)
 
     @property
     def has_room(self) -> bool:
-        return len(self._flying) < self.depth
+        return len(self) < self.depth and self._computing is None
 
     def push(self, plan: StepPlan) -> None:
         """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""
-        pending: Pending
         try:
             self._executor.forward(plan)
-            pending = self._sample(plan)
         except Exception as error:
-            pending = _Broken(error)
+            self._flying.append((plan, _Broken(error)))
+            return
         except BaseException:
             self._flying.append((plan, _Broken(EngineError("the step was interrupted"))))
             raise
-        self._flying.append((plan, pending))
+        self._computing = plan
+        self.settle()
+
+    def settle(self) -> None:
+        """Enqueue the sampling of the newest step, unless that is done or has to wait for a result before it."""
+        if not self._flying or not self._in_turn():
+            self._sample()
+
+    def _sample(self) -> None:
+        plan, self._computing = self._computing, None
+        if plan is None:
+            return
+        pending: Pending = _Broken(EngineError("the step was interrupted"))
+        try:
+            pending = self._ask(plan)
+        except Exception as error:
+            pending = _Broken(error)
+        finally:
+            self._flying.append((plan, pending))
+
+    def _ask(self, plan: StepPlan) -> Pending:
+        try:
+            riders = self._riders(plan)
+        except Exception as error:
+            return _Broken(error, self._executor.sample({}))  # each forward has its sample
+        return self._executor.sample(riders)
 
     def _sample(self, plan: StepPlan) -> Pending:
         try:
@@ -102,6 +137,7 @@ class Pipeline:
     def drain(self) -> list[StepPlan]:
         """Wait for all steps, whatever comes of them, and give their plans."""
         plans = []
+        self._sample()
         while self._flying:
             plan, pending = self._flying.popleft()
             plans.append(plan)

@@ -20,6 +20,11 @@ class Seat(Protocol):
         ...
 
     @property
+    def in_turn(self) -> bool:
+        """Whether the riders of a step depend on the results of those before it."""
+        ...
+
+    @property
     def figures(self) -> dict[str, float]:
         """Its own counters, by name; they go out with the figures of each step."""
         ...
@@ -71,6 +76,7 @@ class NoSeat:
 
     holds = False
     figures: ClassVar[dict[str, float]] = {}
+    in_turn = False
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """Nobody asks."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from octavo.grammar.spec import GrammarSpec
 COMPILE_TIMEOUT_S = 2.0
 LOAD_TIMEOUT_S = 60.0
 MEMORY_BYTES = 768 << 20
+STARVED_ROUNDS = 4  # times the limit that a process may take on a machine that gives it little of a core
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 TOO_SLOW = f"the constraint takes longer than {COMPILE_TIMEOUT_S:g} s to compile"
@@ -74,6 +76,7 @@ class Child:
             process.stdin.flush()
         except OSError as error:
             raise Broken("the process is gone") from error
+        _wait(process, timeout_s)
         return msgspec.msgpack.decode(read_frame(process.stdout.fileno(), timeout_s), type=Verdict)
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -107,6 +110,28 @@ class Child:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+    """Until an answer begins. TimeoutError once the time has passed, unless the machine has let the process have less
+    than half of it: what is fast enough must not be refused because a server is busy."""
+    assert process.stdout is not None
+    before = _cpu_seconds(process.pid)
+    for _ in range(STARVED_ROUNDS):
+        if select.select([process.stdout], [], [], timeout_s)[0]:
+            return
+        if before is None or (now := _cpu_seconds(process.pid)) is None or now - before >= timeout_s / 2:
+            break
+    raise TimeoutError
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """Processor time that a process has used; None where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _spawn() -> subprocess.Popen[bytes]:

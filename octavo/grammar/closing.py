@@ -5,6 +5,7 @@ hand, forced tokens, then what the mask offers. Any way found is a valid one, so
 a few tokens of freedom near the limit and never validity.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -19,41 +20,84 @@ QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
 OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 128
-PATIENT = 4  # times as many moves where it is done once for all
+PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
 MAX_CONTENTS = 16
+MAX_RESTS = 160
+SET = 8  # bytes from which a string that stands in a hint is taken for one of a set form: a date, an address
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 FAR = 1 << 20
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
+NUDGE, STEP = 4, 4  # at least; see Closer. Four is what false needs behind its f, and \u its digits
+BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are not made for it
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
 
-class Closer:
-    """The search, for one grammar. `step`: tokens by which one token can put the end further off, about."""
+_BITS = np.array([byte.bit_count() for byte in range(256)], dtype=np.int32)
 
-    def __init__(self, vocabulary: VocabularyTable, hints: tuple[bytes, ...] = ()) -> None:
+
+class Closer:
+    """The search, for one grammar.
+
+    Tokens by which one token can put the end further off, about: `step` of one that begins a value or a member, `word`
+    of one that begins a string, `nudge` of any other. `longest`: bytes of the longest text that the grammar holds word
+    for word.
+    """
+
+    def __init__(
+        self,
+        vocabulary: VocabularyTable,
+        hints: tuple[bytes, ...] = (),
+        *,
+        is_json: bool = False,
+        longest: int = 0,
+    ) -> None:
+        self.is_json = is_json
         self._vocabulary = vocabulary
         self._whole = _tokens(vocabulary, hints[:1])
         contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
-        self._outside = _Moves(_tokens(vocabulary, (*CLOSERS, *hints, *OPENERS)))
-        self._inside = _Moves(_tokens(vocabulary, (*QUOTES, *contents, *FILLERS)))
+        contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
+        rests = _rests(hints)
+        self._outside = _Moves(vocabulary, (*CLOSERS, *hints, *rests, *OPENERS))
+        self._inside = _Moves(vocabulary, (*QUOTES, *contents, *rests, *FILLERS))
         brackets = _tokens(vocabulary, (b"}", b"]"))
+        self._letter = np.array([tokens[0] for tokens in _tokens(vocabulary, (b"a",))], dtype=np.int64)
         self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
-        self.step = max((len(tokens) for tokens in _tokens(vocabulary, hints)), default=2)
+        whole = (hints[0], b"," + hints[0]) if hints else ()
+        lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in whole])]
+        strings = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if _is_string(hint)])]
+        self.word = max([NUDGE, *strings])
+        # Within a set form a turn can cost about half of it: an offset in place of a Z.
+        self.nudge = max(NUDGE, longest // BYTES_A_TOKEN, self.word // 2)
+        self.step = max([STEP, self.word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
-        """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found."""
+        """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
+
+        With no patience only the likely ways are tried: for callers who have another way to fall back on.
+        """
         if matcher.is_accepting:
             return []
+        if limit < 1:
+            return None
         for tokens in self._whole:
             if follow(matcher, tokens):
                 return tokens
-        # First with room for ways that shrink when packed, then with none, which turns back sooner.
-        best = self._best(matcher, limit, 2 * limit + 16, MAX_NODES * patience)
+        # First with room for ways that shrink when packed, going nowhere twice; then with moves that lead back to where
+        # they began, as a string must grow to its least length; then with no room, which turns back sooner.
+        nodes = min(MAX_NODES, 8 * limit + 16)
+        best = self._best(matcher, limit, 2 * limit + 16, nodes * max(1, patience), loops=False)
+        if not patience:
+            return best
+        if best is None:
+            best = self._best(matcher, limit, 2 * limit + 16, nodes * patience)
         if best is None or len(best) > limit:
-            found = self._best(matcher, limit, min(limit, SHALLOW), MAX_NODES // 2 * patience)
+            found = self._best(matcher, limit, min(limit, SHALLOW), nodes // 2 * patience)
+            best = min((way for way in (best, found) if way is not None), key=len, default=None)
+        if best is None or len(best) > limit:  # a place that no likely text closes: the middle of an address, of a date
+            found = next(self._explore(matcher, limit, 2 * MAX_NODES), None)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
@@ -70,31 +114,35 @@ class Closer:
                 return found
         return best
 
-    def _best(self, matcher: Matcher, limit: int, longest: int, nodes: int) -> list[int] | None:
+    def _best(self, matcher: Matcher, limit: int, longest: int, nodes: int, *, loops: bool = True) -> list[int] | None:
         best: list[int] | None = None
-        for path in islice(self._search(matcher, longest, nodes), MAX_WAYS):
-            short = self._repacked(matcher, path)
+        for path in islice(self._search(matcher, longest, nodes, loops), MAX_WAYS if loops else 1):
+            short = path if len(path) <= limit < FAR else self._repacked(matcher, path)
             if best is None or len(short) < len(best):
                 best = short
             if len(best) <= limit:
                 break
         return best
 
-    def _search(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
-        """Ways of at most `longest` tokens to a whole text, the likeliest first, as far as `most` moves go."""
-        stack: list[tuple[Matcher, list[int], Iterator[list[int]]]] = []
+    def _search(self, matcher: Matcher, longest: int, most: int, loops: bool) -> Iterator[list[int]]:
+        """Ways of at most `longest` tokens to a whole text, the likeliest first, as far as `most` moves go.
+
+        Without `loops`, a move that leaves the mask as it was is taken for one that led nowhere, unless it closes
+        something or adds a member.
+        """
+        stack: list[tuple[Matcher, list[int], Words, Iterator[tuple[list[int], bool]]]] = []
         nodes = 0
 
-        def enter(at: Matcher, path: list[int]) -> None:
-            row = np.empty(self._vocabulary.words, dtype=np.int32)
-            if at.fill(row):
-                stack.append((at, path, self._offers(row)))
+        def enter(at: Matcher, path: list[int], before: "Words | None") -> None:
+            row = self._mask(at)
+            if row is not None and (before is None or not np.array_equal(row, before)):
+                stack.append((at, path, row, self._offers(row)))
 
-        enter(matcher.copy(), [])
+        enter(matcher.copy(), [], None)
         while stack and nodes < most:
-            at, path, moves = stack[-1]
-            move = next(moves, None)
-            if move is None or len(stack) > MAX_DEPTH:
+            at, path, row, moves = stack[-1]
+            move, counts = next(moves, ([], False))
+            if not move or len(stack) > MAX_DEPTH:
                 stack.pop()
                 continue
             nodes += 1
@@ -106,25 +154,65 @@ class Closer:
             if there.is_accepting:
                 yield path + move
             else:
-                enter(there, path + move)
+                enter(there, path + move, None if loops or counts else row)
 
-    def _offers(self, row: Words) -> Iterator[list[int]]:
-        """Moves that the mask lets begin."""
+    def _explore(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
+        """Ways as `_search` gives them, by breadth, in single characters too. Places whose mask is new go first."""
+        seen: set[bytes] = set()
+        fresh: deque[tuple[Matcher, list[int], Words]] = deque()
+        stale: deque[tuple[Matcher, list[int], Words]] = deque()
+        nodes = 0
+
+        def enter(at: Matcher, path: list[int]) -> None:
+            row = self._mask(at)
+            if row is not None:
+                line = stale if (mask := row.tobytes()) in seen else fresh
+                seen.add(mask)
+                line.append((at, path, row))
+
+        enter(matcher.copy(), [])
+        while fresh or stale:
+            at, path, row = (fresh or stale).popleft()
+            single = self._vocabulary.single
+            plain = ([token] for token in single[_allowed(row, single)][::-1].tolist())  # signs before letters
+            for move in (*(move for move, _ in self._likely(row)), *plain):
+                nodes += 1
+                if nodes > most:
+                    return
+                there = at.copy()
+                if len(path) + len(move) > longest or not there.push(move):
+                    continue
+                if there.is_accepting:
+                    yield path + move
+                else:
+                    enter(there, path + move)
+
+    def _mask(self, at: Matcher) -> "Words | None":
+        row = np.empty(self._vocabulary.words, dtype=np.int32)
+        return row if at.fill(row) else None
+
+    def _likely(self, row: Words) -> Iterator[tuple[list[int], bool]]:
+        """Moves that the mask lets begin, and whether each is a step on whatever the mask behind it."""
         # Both kinds of bracket may come only inside a string, where they close nothing.
         inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
-        yield from (self._inside if inside else self._outside).offered(row)
-        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
-        count = int(bits.sum())
+        # Where a letter may come, no bracket closes anything either.
+        worded = bool(_allowed(row, self._letter).any())
+        for run, counts in (self._inside if inside else self._outside).offered(row):
+            yield run, counts and not worded
+
+    def _offers(self, row: Words) -> Iterator[tuple[list[int], bool]]:
+        """The likely moves, then some of all that the mask allows."""
+        yield from self._likely(row)
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
-        if count > WIDE:
+        if int(_BITS[row.view(np.uint8)].sum()) > WIDE:
             found = single[_allowed(row, single)][:FEW]
         else:
-            tokens = np.flatnonzero(bits[: self._vocabulary.width])
+            tokens = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.width])
             tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
             found = tokens if tokens.size <= 2 * FEW else np.concatenate([tokens[:FEW], tokens[-FEW:]])
         for token in found.tolist():
             if lengths[token]:
-                yield [token]
+                yield [token], False
 
     def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
         """The same text in fewer tokens, if it can be had."""
@@ -133,13 +221,14 @@ class Closer:
 
 
 class _Moves:
-    """A list of token runs in order of preference."""
+    """Texts as token runs, in order of preference; those that close something or add a member count as steps on."""
 
-    def __init__(self, runs: list[list[int]]) -> None:
-        self._runs = runs
-        self._first = np.array([run[0] for run in runs], dtype=np.int64)
+    def __init__(self, vocabulary: VocabularyTable, texts: Sequence[bytes]) -> None:
+        runs = [(vocabulary.greedy(text), text in CLOSERS or text[:1] == b"," != text) for text in texts]
+        self._runs = [(run, counts) for run, counts in runs if run]
+        self._first = np.array([run[0] for run, _ in self._runs], dtype=np.int64)
 
-    def offered(self, row: Words) -> Iterator[list[int]]:
+    def offered(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Those whose first token the mask allows."""
         for index in np.flatnonzero(_allowed(row, self._first)).tolist():
             yield self._runs[index]
@@ -159,6 +248,12 @@ def example(backend: Backend, vocabulary: VocabularyTable, pattern: str) -> str 
         return None
     found = Closer(vocabulary).shortest(matcher)
     return None if found is None else vocabulary.text(found).decode("utf-8", "replace")
+
+
+def _rests(hints: Sequence[bytes]) -> list[bytes]:
+    """What may be left of strings of a set form when some characters have been written; short ones first."""
+    rests = {hint[at:] for hint in hints if _is_string(hint) and len(hint) >= SET for at in range(1, len(hint) - 1)}
+    return sorted(rests, key=lambda rest: (len(rest), rest))[:MAX_RESTS]
 
 
 def _is_string(hint: bytes) -> bool:

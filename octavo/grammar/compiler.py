@@ -53,10 +53,12 @@ class Compiler:
             return _done(known)
         with self._lock:
             waiting = self._waiting.get(key)
-            if waiting is None:
-                waiting = self._waiting[key] = self._threads.submit(self._compile, key)
-                waiting.add_done_callback(lambda _: self._forget(key))
-            return waiting
+            if waiting is not None:
+                return waiting
+            waiting = self._waiting[key] = self._threads.submit(self._compile, key)
+        # Outside of the lock: of a future that is done already, the callback runs here and now.
+        waiting.add_done_callback(lambda _: self._forget(key))
+        return waiting
 
     def close(self) -> None:
         """End the processes and the threads."""
@@ -103,7 +105,8 @@ class Compiler:
         assert form is not None
         grammar = self._backend(name).compile(form)
         size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
-        return Compiled(grammar, Closer(self.table, form.hints), verdict.opening, size)
+        closer = Closer(self.table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
+        return Compiled(grammar, closer, verdict.opening, size)
 
     def _backend(self, name: str) -> Backend:
         with self._lock:

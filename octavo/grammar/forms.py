@@ -9,7 +9,7 @@ from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import Form, Refused
 from octavo.grammar.schema import check_pattern, check_references, check_schema, normal
-from octavo.grammar.shortest import Example, hints, no_example
+from octavo.grammar.shortest import Example, hints, longest, no_example
 from octavo.grammar.spec import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
@@ -74,6 +74,7 @@ def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Exa
     check_references(schema, schema, param)
     if schema is False:
         raise UserError(f"{param} allows no value.", param=param)
+    schema = {} if schema is True else schema
     schema = normal(schema, schema, closed=not spec.additional_properties)
     return Form(
         "json_schema",
@@ -81,6 +82,7 @@ def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Exa
         any_whitespace=spec.any_whitespace,
         whitespace_pattern=spec.whitespace_pattern,
         hints=hints(schema, example) if search else (),
+        longest=longest(schema) if search else 0,
     )
 
 

@@ -9,12 +9,13 @@ how much is to spare.
 from msgspec import Struct
 
 from octavo.grammar.base import Grammar, Matcher, Words
-from octavo.grammar.closing import Closer, follow
+from octavo.grammar.closing import PATIENT, Closer, follow
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
+QUOTE, BACKSLASH, OPENING, NEXT, SPACE = ord('"'), ord("\\"), b"{[,", b"{,", b" \n\r\t"
 
 
 class Compiled(Struct, frozen=True):
@@ -46,7 +47,10 @@ class Guide:
         self._free = bool(spec.after)
         self._tail = b""
         self._plan = self._opening() if spec.finish_within_budget else None
-        self._check_at = 0
+        self._spare = -1
+        self._lost = 0  # times in a row that no end was found when one was looked for
+        self._in_string = self._escaped = self._in_key = False
+        self._last = 0  # byte outside of strings
         self._schedule(limit)
 
     @property
@@ -84,30 +88,43 @@ class Guide:
         left = self._limit - self._produced
         if self.failure is not None or token < 0 or (token in self._ends and self.is_whole):
             return token
-        if not self._spec.finish_within_budget or self._produced < self._check_at:
-            self._plan = None
-            if not self._move(token):
-                self.failure = BROKEN
-            return token
+        if not self._spec.finish_within_budget:
+            return self._go(token)
+        kept = self._in_string, self._escaped, self._in_key, self._last
+        cost = self._cost(token)
+        self._spare -= cost
+        if self._spare < 0 and self._plan is None:  # the plan was let go while there was room to spare
+            self._plan = self._way(left + 1, PATIENT if self._lost else 1)
+            self._schedule(left + 1)
+            self._spare -= cost
+        if self._spare >= 0:
+            self._plan = self._plan[1:] if self._plan and self._plan[0] == token else None
+            return self._go(token)
         before = self._free, self._tail, self._matcher.copy()
         if self._move(token) and self._closes(token, left):
             self._schedule(left)
             return token
-        if self._plan is None:  # there was room to spare and yet no end was found: look again behind the next token
-            self._check_at = self._produced + 1
+        if self._plan is None:  # no end was found: look again behind the next token
+            self._schedule(left)
             return token
         self._free, self._tail, self._matcher = before
+        self._in_string, self._escaped, self._in_key, self._last = kept
         return self._stand_in(left)
+
+    def _go(self, token: int) -> int:
+        """The token stands."""
+        if not self._move(token):
+            self.failure = BROKEN
+        return token
 
     def _stand_in(self, left: int) -> int:
         """The first token of the plan; at the end of it, the end of the sequence."""
         if not self._plan:
             return min(self._ends, default=-1)
         token, self._plan = self._plan[0], self._plan[1:]
-        if not self._move(token):
-            self.failure = BROKEN
+        self._cost(token)
         self._schedule(left)
-        return token
+        return self._go(token)
 
     def _closes(self, token: int, left: int) -> bool:
         """Find a plan for where the token has led. The old plan stays if there is none short enough."""
@@ -115,22 +132,51 @@ class Guide:
         if old and old[0] == token:
             self._plan = old[1:]
             return True
-        if self._free:
-            found = self._opening()
-        elif old is not None and len(old) <= left and follow(self._matcher, old):
-            found = old
-        else:
-            found = self._compiled.closer.close(self._matcher, left)
+        if not self._free and old is not None and len(old) <= left and follow(self._matcher, old):
+            return True
+        found = self._way(left, 0 if old is not None else PATIENT)
         if found is None or len(found) > left:
             return False
         self._plan = found
         return True
 
+    def _way(self, left: int, patience: int) -> list[int] | None:
+        """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
+        without one the output may end unfinished."""
+        return self._opening() if self._free else self._compiled.closer.close(self._matcher, left, patience)
+
     def _schedule(self, left: int) -> None:
-        """When to look for a plan next. One token can put the end off by about ``step`` tokens, seldom by more."""
-        stride = self._compiled.closer.step + 4
-        spare = left - len(self._plan or ()) - 4 * stride
-        self._check_at = self._produced + max(1, spare // (2 * stride))
+        """What may be spent before the next look: a token each, and whatever tokens put the end further off."""
+        if self._plan is not None:
+            self._lost, self._spare = 0, left - len(self._plan)
+            return
+        self._lost += 1  # a long search that is in vain is tried again ever more seldom
+        self._spare = min(1 << self._lost, 1 + left // 4)
+
+    def _cost(self, token: int) -> int:
+        """One, and by how many tokens this one may put the end further off, about."""
+        return 1 if self._free else 1 + self._growth(self._vocabulary.tokens[token])
+
+    def _growth(self, text: bytes) -> int:
+        """Of JSON, brackets, commas and quotes outside of strings begin what must be finished; of other forms, any
+        token may."""
+        closer = self._compiled.closer
+        if not closer.is_json:
+            return max(closer.step, len(self._compiled.opening or ()))
+        found = closer.step if self._in_key else closer.nudge
+        for byte in text:
+            if self._escaped:
+                self._escaped = False
+            elif byte == BACKSLASH:
+                self._escaped = self._in_string
+            elif byte == QUOTE:
+                self._in_string = not self._in_string
+                self._in_key = self._in_string and self._last in NEXT
+                found += closer.word if self._in_string else 0
+            elif not self._in_string and byte not in SPACE:
+                self._last = byte
+                found += closer.step if byte in OPENING else 0
+        return found
 
     def _opening(self) -> list[int] | None:
         """A whole output from the start of the constraint, its marker included while that has not come."""
@@ -163,6 +209,7 @@ class Guide:
         """What stands behind the marker within its last token; whitespace is let pass."""
         if not rest.strip():
             return True
+        self._growth(rest)
         tokens = self._vocabulary.greedy(rest)
         return tokens is not None and self._matcher.push(tokens)
 

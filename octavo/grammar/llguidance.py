@@ -15,7 +15,13 @@ from octavo.grammar.vocabulary import VocabularyTable
 MAX_MESSAGE = 300
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
-LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=100_000, verbose_errors=False)
+LIMITS = LLParserLimits(
+    max_items_in_row=6_000,  # four for each property that may come next
+    step_lexer_fuel=200_000,
+    step_max_items=100_000,
+    max_lexer_states=100_000,
+    verbose_errors=False,
+)
 
 
 class _Source:
@@ -56,7 +62,7 @@ class LLGuidance:
             raise Refused(_one_line(str(error))) from None
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            reason = _one_line(matcher.get_error())
+            reason = _plain(_one_line(matcher.get_error()))
             # What nothing can fit needs no second opinion.
             raise UserError(reason) if reason.startswith("Unsatisfiable") else Refused(reason)
         return LLGrammar(matcher, len(source))
@@ -135,6 +141,21 @@ def _source(form: Form, vocabulary: VocabularyTable) -> str:
             return str(LLMatcher.grammar_from_lark(lark.from_tag(msgspec.json.decode(form.text), names)))
         case "lark":
             return str(LLMatcher.grammar_from_lark(form.text))
+
+
+def _plain(reason: str) -> str:
+    """The reason in words of the schema, where the library speaks of what it made of it."""
+    if reason.startswith("regex parse error"):
+        return (
+            "pattern, or minimum, maximum, exclusiveMinimum, exclusiveMaximum and multipleOf together, are too complex"
+        )
+    if reason.startswith("Unimplemented keys: "):
+        return f"cannot be enforced: {reason.partition(': ')[2].strip('[]')}"
+    if reason.startswith("oneOf constraints"):
+        return "oneOf can be enforced only where types or constants tell its alternatives apart"
+    if reason.startswith("Resource "):
+        return "a $schema or $id that leads out of the schema is not followed"
+    return reason
 
 
 def _one_line(message: str) -> str:

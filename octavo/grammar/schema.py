@@ -8,6 +8,7 @@ from octavo.base.errors import UserError
 
 MAX_DEPTH = 32
 MAX_PATTERN = 4096
+MAX_PROPERTIES = 1024  # of one object: each of them may come next, and a step must look at all that may
 _TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _SUBSCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -56,6 +57,8 @@ def _inner(schema: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
         if key in schema:
             if not isinstance(schema[key], dict):
                 raise _bad(f"{path}.{key}", "must be an object")
+            if len(schema[key]) > MAX_PROPERTIES:
+                raise _bad(f"{path}.{key}", f"may have at most {MAX_PROPERTIES} entries")
             for name, item in schema[key].items():
                 yield f"{path}.{key}.{name[:64]}", item
 
@@ -72,7 +75,7 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
     if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
         raise _bad(f"{path}.enum", "must be a list of values")
     for key in _COUNTS:
-        if key in schema and (type(schema[key]) is not int or schema[key] < 0):
+        if key in schema and (isinstance(schema[key], bool) or _whole(schema[key]) is None or schema[key] < 0):
             raise _bad(f"{path}.{key}", "must be a whole number of at least 0")
     for key in _NUMBERS:
         if key in schema and (isinstance(schema[key], bool) or not isinstance(schema[key], int | float)):
@@ -130,6 +133,8 @@ def normal(schema: Any, root: Any, *, closed: bool) -> Any:
             found[key] = {name: normal(item, root, closed=closed) for name, item in value.items()}
         elif key in _SUBSCHEMAS or key in _SCHEMA_LISTS:
             found[key] = normal(value, root, closed=closed)
+        elif key in _COUNTS:
+            found[key] = _whole(value)
         elif not (key == "format" and value in _NOTES):
             found[key] = value
     alternatives = found.get("oneOf")
@@ -138,6 +143,13 @@ def normal(schema: Any, root: Any, *, closed: bool) -> Any:
     if closed and "properties" in found and "additionalProperties" not in found:
         found["additionalProperties"] = False
     return found
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, which JSON may write as 2.0."""
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return None
 
 
 def _exclusive(alternatives: list[Any], root: Any) -> bool:

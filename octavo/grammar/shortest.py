@@ -31,6 +31,12 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE = ("items", "additionalProperties")
 
+_WORDS = {
+    "string": {"format", "pattern", "minLength"},
+    "object": {"properties", "required", "patternProperties", "minProperties"},
+    "array": {"items", "prefixItems", "minItems"},
+}
+
 Known = dict[int, str | None]
 """By the id of a schema object."""
 
@@ -72,9 +78,28 @@ def hints(schema: Any, example: Example = no_example) -> tuple[bytes, ...]:
     }
     # A member whose value is hard to guess: its name alone helps.
     members |= {f"{_json(name)}:" for node in nodes for name in _required(node) if not _member(node, name, known)}
+    members |= {
+        f"{_json(name)}:{value}"
+        for node in nodes
+        for pattern, inner in (node.get("patternProperties") or {}).items()
+        if (name := example(pattern)) is not None and (value := _lookup(inner, known)) is not None
+    }
+    # Where no type is said, what each type that the keywords speak of would take once it has begun.
+    values |= {
+        text
+        for node in (_merged(node) if "allOf" in node else node for node in nodes)
+        for kind in _spoken_of(node)
+        if (text := _of_type(kind, node, known, examples)) is not None and len(text) <= MAX_TEXT
+    }
     texts = values | members
     both = sorted(texts | {"," + text for text in texts}, key=lambda text: (len(text), text))
     return tuple(text.encode() for text in ([whole] if whole is not None else []) + both[:MAX_HINTS])
+
+
+def longest(schema: Any) -> int:
+    """Bytes of the longest string among the constants."""
+    values = [value for node in _nodes(schema) for value in (*(node.get("enum") or ()), node.get("const"))]
+    return max((len(_json(value)) for value in values if isinstance(value, str | dict | list)), default=0)
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
@@ -134,6 +159,11 @@ def _implied(node: dict[str, Any]) -> list[str]:
     if "minimum" in node or "maximum" in node or "multipleOf" in node:
         return ["null", "string"]
     return ["number"]
+
+
+def _spoken_of(node: dict[str, Any]) -> list[str]:
+    """The types whose keywords a schema has that says no type."""
+    return [] if "type" in node else [kind for kind, words in _WORDS.items() if words & node.keys()]
 
 
 def _merged(node: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """The xgrammar engine: for what llguidance refuses. It drops what it does not know in silence, so it is asked only
 for schemas all of whose keywords it was seen to enforce."""
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -43,12 +46,19 @@ KEYWORDS = {
     "readOnly",
     "writeOnly",
 }
+# What it passes over where the type is not said.
+_OF_TYPE = {
+    **dict.fromkeys(("properties", "required", "additionalProperties", "propertyNames"), "object"),
+    **dict.fromkeys(("maxProperties", "minProperties"), "object"),
+    **dict.fromkeys(("items", "minItems", "maxItems"), "array"),
+    **dict.fromkeys(("minLength", "maxLength"), "string"),
+}
 _MAPS = ("properties", "$defs", "definitions")
 _NAME_KEYWORDS = {"pattern", "minLength", "maxLength", "type"}
 
 
 class XGrammar:
-    """See grammar/base.py's Backend. Importing the library takes seconds and brings torch, hence so late."""
+    """See grammar/base.py's Backend. The library is imported when first needed, which is seldom."""
 
     def __init__(self, vocabulary: VocabularyTable) -> None:
         self._vocabulary = vocabulary
@@ -56,11 +66,12 @@ class XGrammar:
     @cached_property
     def _compiler(self) -> Any:
         try:
-            import xgrammar
+            xgrammar = library()
         except ImportError:
             raise Refused("the grammar engine xgrammar is not installed here") from None
         table = self._vocabulary
-        tokens = [b"" if token in set(table.special) else text for token, text in enumerate(table.tokens)]
+        special = set(table.special)
+        tokens = [b"" if token in special else text for token, text in enumerate(table.tokens)]
         info = xgrammar.TokenizerInfo(
             tokens, xgrammar.VocabType.RAW, vocab_size=table.width, stop_token_ids=list(table.ends) or [0]
         )
@@ -112,9 +123,7 @@ class XGCompiled:
         self._vocabulary = vocabulary
 
     def matcher(self) -> "XGState":
-        import xgrammar
-
-        return XGState(xgrammar.GrammarMatcher(self._compiled), self._vocabulary)
+        return XGState(library().GrammarMatcher(self._compiled), self._vocabulary)
 
     @property
     def num_bytes(self) -> int:
@@ -167,6 +176,41 @@ class XGState:
         return not row.any()
 
 
+def library() -> Any:
+    """xgrammar, without what only its other uses need. It imports torch and transformers, which take seconds and
+    hundreds of megabytes; a process that has no torch yet does without."""
+    if "xgrammar" not in sys.modules:
+        unneeded = [name for name in ("torch", "transformers") if name not in sys.modules]
+        try:
+            if "torch" in unneeded:
+                sys.modules["torch"] = None  # type: ignore[assignment]  # its bindings can do without
+                import_module("tvm_ffi")
+            sys.modules.update({name: _Absent(name) for name in unneeded})
+            import_module("xgrammar")
+        finally:
+            for name in unneeded:
+                sys.modules.pop(name, None)
+    return sys.modules["xgrammar"]
+
+
+class _Nothing:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Takes whatever it is given."""
+
+
+class _Absent(ModuleType):
+    """Stands for a library while another is imported: any name in it is a class that does nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (_Nothing,), {})
+
+
 def _unknown(schema: Any) -> str | None:
     """The first keyword that is not known to be enforced exactly, in words."""
     if isinstance(schema, list):
@@ -176,6 +220,8 @@ def _unknown(schema: Any) -> str | None:
     for key, value in schema.items():
         if key not in KEYWORDS:
             return f"the keyword {key[:64]} is not supported"
+        if key in _OF_TYPE and schema.get("type") != _OF_TYPE[key]:
+            return f"{key} is supported beside the type {_OF_TYPE[key]} only"
         if key == "minProperties" and value > 1:
             return "minProperties above 1 is not supported"  # a repeated key would count twice
         if key == "propertyNames" and not (isinstance(value, dict) and value.keys() <= _NAME_KEYWORDS):

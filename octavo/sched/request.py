@@ -64,10 +64,10 @@ class Request:
         "scored",
         "spoken",
         "state",
-        "stepwise",
         "tenant",
         "tokens",
         "torn",
+        "void",
     )
 
     def __init__(self, wire: EngineRequest, order: Order, holding: Holding, max_model_len: int) -> None:
@@ -90,8 +90,8 @@ class Request:
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it
         self.spoken = False  # an output with a token was given
         self.scored = 0  # prompt positions whose log-probabilities were handed out
-        self.stepwise = False  # each token must be known before the next is planned
         self.torn = False  # the device's line of tokens is not ours any more: lay it in anew
+        self.void = 0  # results in flight that built on a token which does not hold
         self.arrived_s = 0.0  # monotonic
         self.max_wait_s = wire.max_wait_s  # 0: no bound
         self.queued_s = 0.0  # from arrival to the first start
@@ -142,11 +142,22 @@ class Request:
         self.known = end + 1
         return True
 
+    def tear(self) -> None:
+        """The device's newest token does not hold. What steps in flight make of it does not count, and no step is
+        planned until they have ended."""
+        self.torn = True
+        self.void = self.known - len(self.tokens)
+        self.horizon = self.attention = 0
+
+    def pass_over(self) -> None:
+        """One of the results in flight that do not count has come; after the last the token that holds is computed."""
+        self.void -= 1
+        self.known -= 1
+        if not self.void and self.state is State.RUNNING:
+            self.computed = len(self.tokens) - 1
+
     def set_horizon(self) -> None:
         """After the holding has changed."""
-        if self.stepwise:
-            self.horizon = 0
-            return
         capacity = self.holding.capacity
         self.horizon = capacity + 1 if capacity < self.limit else self.limit
 

@@ -43,12 +43,6 @@ def given_salt(wire: EngineRequest) -> str:
     return wire.cache_salt
 
 
-def never(wire: EngineRequest) -> bool:
-    """No request needs each token known before the next is planned."""
-    del wire
-    return False
-
-
 class Scheduler:
     """Owns all requests from `add` until their last output."""
 
@@ -58,15 +52,12 @@ class Scheduler:
         limits: Limits,
         gates: MakeGates = standard_gates,
         salt: Callable[[EngineRequest], str] = given_salt,
-        stepwise: Callable[[EngineRequest], bool] = never,
         clock: Clock = SystemClock(),  # noqa: B008 - it has no state
     ) -> None:
-        """`stepwise`: whether a request sits out while a token of it is in flight, since its next step needs it."""
         self.board = Board(layout, limits, clock)
         self._limits = limits
         self._gates = gates(limits, self.board.rows)
         self._salt = salt
-        self._stepwise = stepwise
         self._longest = longest_alone(layout, limits.max_model_len)
         self._arrivals = 0
         self._step = 0
@@ -88,7 +79,6 @@ class Scheduler:
         self._arrivals += 1
         holding = self.board.kv.hold(self._salt(wire))
         request = Request(wire, order, holding, self._limits.max_model_len)
-        request.stepwise = self._stepwise(wire)
         self.board.enter(request)
 
     def abort(self, ids: Sequence[str]) -> list[TokenOutput]:
@@ -102,12 +92,11 @@ class Scheduler:
         return self._end(requests, "error", message)
 
     def amend(self, ids: Sequence[str]) -> None:
-        """A result for these requests was altered after the device had made it: tell the device what holds."""
+        """The newest token of these requests was altered after the device had drawn it: tell the device what holds."""
         for id in ids:
             request = self.board.requests.get(id)
             if request is not None:
-                request.torn = True
-                request.horizon = 0
+                request.tear()
 
     def give_up(self) -> list[TokenOutput]:
         """End the requests that have waited longer than they may. Costs a look at each that waits."""
@@ -228,7 +217,7 @@ class Scheduler:
 
         How many it computes, and whether they yield the next one.
         """
-        if request.known >= request.limit or (request.stepwise and request.in_flight):
+        if request.known >= request.limit or (request.torn and request.in_flight):
             return 0, False
         want = request.known - request.computed
         extra = self._allow(request, want - 1) if want > 1 else 0
@@ -237,7 +226,7 @@ class Scheduler:
             return 0, False
         if grant.num_tokens > 1:
             self._spend(request, grant.num_tokens - 1)
-        if request.torn and not request.in_flight:
+        if request.torn:
             self.board.rows.redo(request.row)
             draft.add_row(request)
         else:
@@ -342,6 +331,7 @@ class Scheduler:
             self.board.kv.uncommit(draft.committed)
             for request in draft.sampled.requests:
                 request.known -= 1
+                request.void = max(0, request.void - 1)
         for request in reversed(self.board.running.copy()):
             self.board.preempt(request)
         self.board.counters.failures += 1

@@ -72,6 +72,9 @@ class Update:
             request = requests[place]
             if request.state is State.DONE:
                 continue
+            if request.void:
+                request.pass_over()
+                continue
             accepted = [tokens[place], *result.more.get(place, ())]
             details = result.logprobs.get(place)
             self._accept(request, accepted, details, scores.pop(request, None))

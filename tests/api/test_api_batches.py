@@ -273,3 +273,16 @@ def test_run_batch_says_what_is_missing(tmp_path: Path) -> None:
         run_batch(BatchOptions(), engine)
     with pytest.raises(ConfigError, match="no such file"):
         run_batch(BatchOptions(input_file=str(tmp_path / "no"), output_file="x"), engine)
+
+
+def test_old_batches_are_forgotten(kept: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = line("a").encode()
+    first, second = (ended(kept, begin(kept, data)["id"])["id"] for _ in range(2))
+    monkeypatch.setattr("octavo.serve.store.batches.MAX_ENDED", 1)
+    third = ended(kept, begin(kept, data)["id"])["id"]
+    listed = [batch["id"] for batch in kept.get("/v1/batches").json["data"]]
+    assert listed == [third, second]
+    assert kept.get(f"/v1/batches/{first}").status == 404
+    monkeypatch.setattr("octavo.serve.store.batches.KEEP_S", -1)
+    last = ended(kept, begin(kept, data)["id"])["id"]
+    assert [batch["id"] for batch in kept.get("/v1/batches").json["data"]] == [last]

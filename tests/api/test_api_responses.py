@@ -177,7 +177,6 @@ def test_cancel(kept: Live) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"truncation": "auto"}, "truncation"),
         ({"conversation": "c"}, "conversation"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 10**6}, "max_tokens"),
@@ -234,3 +233,23 @@ def test_the_openai_client(kept: Live) -> None:
     kept.engine.delay_s = 0.02
     begun = client.responses.create(model="tiny", input="hello", background=True, max_output_tokens=200)
     assert client.responses.cancel(begun.id).status == "cancelled"
+
+
+def test_a_conversation_that_is_too_long_loses_its_oldest_turns(kept: Live) -> None:
+    long = "word " * 300
+    turns = [{"role": "system", "content": "Be brief."}]
+    for number in range(12):
+        turns += [{"role": "user", "content": f"turn {number} {long}"}, {"role": "assistant", "content": "yes"}]
+    turns.append({"role": "user", "content": "the last"})
+    assert respond(kept, turns).error["code"] == "context_length_exceeded"
+    kept.engine.requests.clear()
+    answer = respond(kept, turns, truncation="auto")
+    assert answer.status == 200, answer.body
+    assert answer.json["truncation"] == "auto"
+    prompt = kept.tokenizer.decode(kept.engine.requests[-1].tokens)
+    assert "Be brief." in prompt
+    assert "the last" in prompt
+    assert "turn 0 " not in prompt
+    assert 0.5 * 2048 < len(kept.engine.requests[-1].tokens) <= 2048 - 6, "no more is left out than has to be"
+    hopeless = respond(kept, "word " * 5000, truncation="auto")
+    assert hopeless.error["code"] == "context_length_exceeded"

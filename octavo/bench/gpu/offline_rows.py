@@ -1,6 +1,7 @@
 """Stages of the offline API: one engine of random weights, throughput, decode alone and time to first token."""
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from octavo.bench.data import even
 from octavo.bench.gpu.child import Report
+from octavo.bench.gpu.held import dress, held_rate
 from octavo.bench.gpu.host import busy_share, host_seconds
 from octavo.bench.gpu.setting import Setting, model_folder
 from octavo.bench.gpu.timing import repeated
@@ -28,6 +30,7 @@ class Offline:
         self._llm: Any = None
         self._seed = 1000  # never the same prompt twice
         self._warm = False
+        self._dressed = False
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -78,6 +81,24 @@ class Offline:
             times = [timed(self._llm, even(1, length, 1, seed=self._next())) for _ in range(self._sizes.first_rounds)]
             report(point, 1e3 * statistics.median(times))
 
+    def schemas(self, report: Report, point: str, free_point: str) -> None:
+        """Streams that are held to schemas and free ones, by turns; the schemas were compiled before."""
+        sizes, size = self._sizes, self._sizes.decode_batches[-1]
+        if not self._dressed:
+            dress(self._llm)
+            self._dressed = True
+        begin = time.perf_counter()
+        held_rate(self._llm, size, sizes, self._next())
+        first = time.perf_counter() - begin
+        held_rate(self._llm, size, sizes, self._next(), free=True)
+        held, free = [], []
+        for _ in range(sizes.decode_rounds):
+            free.append(held_rate(self._llm, size, sizes, self._next(), free=True))
+            held.append(held_rate(self._llm, size, sizes, self._next()))
+        rate, other = statistics.median(held), statistics.median(free)
+        report(free_point, other)
+        report(point, 100 * rate / other, f"{rate:.5g} of {other:.5g} tok/s, the first run took {first:.2f} s")
+
     def _next(self) -> int:
         self._seed += 1
         return self._seed
@@ -101,6 +122,7 @@ class OfflineSmall(Offline):
             "T5": lambda report: self.decode(report, ("T5", "T5.16", "T5.64")),
             "T9": lambda report: self.first(report, ("T9", "T9.1024", "T9.8192")),
             "T14": self.host,
+            "G1": lambda report: self.schemas(report, "G1", "G1.free"),
         }
 
     def host(self, report: Report) -> None:
@@ -127,6 +149,7 @@ class OfflineLarge(Offline):
             "T3": lambda report: self.mixed(report, "T3"),
             "T6": lambda report: self.decode(report, ("T6", "T6.16", "T6.64")),
             "T9.8b": lambda report: self.first(report, ("T9.8b-128", "T9.8b-1024", "T9.8b-8192")),
+            "G1.8b": lambda report: self.schemas(report, "G1.8b", "G1.8b-free"),
         }
 
 

@@ -39,9 +39,11 @@ JOBS = (
     Job("T5", "offline-small", 45),
     Job("T9", "offline-small", 20),
     Job("T14", "offline-small", 45),
+    Job("G1", "offline-small", 45),
     Job("T3", "offline-large", 75),
     Job("T6", "offline-large", 45),
     Job("T9.8b", "offline-large", 25),
+    Job("G1.8b", "offline-large", 45),
     Job("T11.8b", "http-large", 90),
     Job("T29", "memory", 30),
     Job("S1", "sleep-small", 30),
@@ -77,6 +79,7 @@ class Point:
 _MIX = "256 requests, in and out uniform 100..1024, offline"
 _DECODE = "decode alone, 128 in, 256 out"
 _FIRST = "time to first token"
+_SCHEMAS = "64 streams, a schema of its own each, rate over that of free ones"
 POINTS: dict[str, Point] = {
     "copy": Point("copy inside the GPU, read and write", "GB/s"),
     "gemm": Point("bf16 matrix product of 8192", "TFLOP/s"),
@@ -126,6 +129,10 @@ POINTS: dict[str, Point] = {
     "S2.bus": Point("copy from pinned host memory to the GPU", "GB/s"),
     "S2.awake": Point("Qwen3-8B, waking from level 1", "ms", less=True),
     "S2.asleep": Point("Qwen3-8B, falling asleep at level 1", "ms", less=True),
+    "G1": Point(f"Qwen3-0.6B, {_SCHEMAS}", "%", 90),
+    "G1.free": Point("Qwen3-0.6B, 64 streams, free, drawn at temperature 1", "tok/s"),
+    "G1.8b": Point(f"Qwen3-8B, {_SCHEMAS}", "%", 97),
+    "G1.8b-free": Point("Qwen3-8B, 64 streams, free, drawn at temperature 1", "tok/s"),
     "P1": Point("transformers continuous batching, Qwen3-0.6B, requests as in T1, this run", "tok/s"),
 }
 

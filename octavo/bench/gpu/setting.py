@@ -54,6 +54,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
     decode_in: int = 128
     decode_out: int = 256
     decode_rounds: int = 3
+    held_out: int = 256  # of streams held to schemas, whose shortest texts have some 90 tokens
     first_lens: tuple[int, int, int] = (128, 1024, 8192)
     first_rounds: int = 7
     prefixes: tuple[int, int] = (8192, 16_384)
@@ -93,6 +94,7 @@ TINY = Sizes(
     decode_in=8,
     decode_out=5,
     decode_rounds=1,
+    held_out=160,
     first_lens=(8, 16, 32),
     first_rounds=1,
     prefixes=(64, 128),

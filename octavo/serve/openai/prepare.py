@@ -17,10 +17,10 @@ from octavo.serve.openai.messages import template_messages
 from octavo.serve.openai.prompts import Prompt, split_prompts
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
 from octavo.serve.openai.structured import grammar_of
-from octavo.serve.openai.tools import check_tools, choice_of
 from octavo.text.fill import find_fill
 from octavo.text.parse.speech import Wish
 from octavo.text.request import Prepared
+from octavo.text.tools import check_tools, choice_of
 
 MAX_CHOICES = 1024
 BACKGROUND_PRIORITY = (1 << 31) - 1  # behind all that a caller may ask for

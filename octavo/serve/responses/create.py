@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from octavo.base.errors import OctavoError, Unavailable, UserError
 from octavo.serve import inner
-from octavo.serve.calls import Call, Reply, json_reply
+from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai import chat
 from octavo.serve.openai.answer import bounded_call
@@ -23,6 +23,7 @@ from octavo.serve.responses.job import ResponseJob, check_room
 from octavo.serve.responses.schema import SILENT, InputItem, ResponsesRequest
 from octavo.serve.responses.sinks import JobSink, ReplySink, StreamSink
 from octavo.serve.responses.translate import chat_body, check, input_items
+from octavo.serve.responses.truncation import fitting
 from octavo.serve.store.responses import StoredResponse
 
 START_S = 0.5  # how long a background response is watched for faults of its request before it is called queued
@@ -43,7 +44,9 @@ async def create(call: Call) -> Reply | None:
     if body.background and not store:
         raise UserError("background needs a stored response.", param="background", code="invalid_value")
     items = [*await _history(call, body), *input_items(body)]
-    request = await call.service.off_loop(call.body_bytes, _encode, body, items, passed_on(unknown))
+    request = await call.service.off_loop(
+        call.body_bytes, _encode, call.service.backend, body, items, passed_on(unknown)
+    )
     builder = ResponseBuilder(_head(call, body, model, store))
     if body.background:
         return await _background(call, body, request, builder)
@@ -74,7 +77,9 @@ async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
     return items
 
 
-def _encode(body: ResponsesRequest, items: list[InputItem], extra: dict[str, msgspec.Raw]) -> bytes:
+def _encode(backend: Backend, body: ResponsesRequest, items: list[InputItem], extra: dict[str, msgspec.Raw]) -> bytes:
+    if body.truncation == "auto":
+        items = fitting(backend, body, items)
     return msgspec.json.encode({**extra, **chat_body(body, items)})
 
 
@@ -106,7 +111,7 @@ def _head(call: Call, body: ResponsesRequest, model: str, store: bool) -> dict[s
         "tools": [_tool_shown(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": defaults.top_p if body.top_p is None else body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         "usage": None,
         "user": None,
         "metadata": body.metadata or {},

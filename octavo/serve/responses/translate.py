@@ -18,8 +18,6 @@ def check(body: ResponsesRequest) -> None:
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise UserError(f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
-    if body.truncation == "auto":
-        raise unsupported("truncation", "auto")
     if body.max_output_tokens is not None and not 1 <= body.max_output_tokens <= MAX_TOKENS:
         raise UserError(f"max_output_tokens must be between 1 and {MAX_TOKENS}.", param="max_output_tokens")
     for index, name in enumerate(body.include or ()):

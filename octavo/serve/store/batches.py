@@ -1,5 +1,6 @@
 """Batches as rows: the object that a caller sees, and whether work is left."""
 
+import sqlite3
 import time
 from typing import Any
 
@@ -10,6 +11,8 @@ from octavo.base.errors import NotFound, TooLarge
 from octavo.serve.store.files import FileStore
 
 MAX_OPEN = 256  # batches of one owner that have not ended
+MAX_ENDED = 4096  # batches of one owner that have; beyond it the oldest go
+KEEP_S = 90 * 86_400  # how long one that has ended can be looked up; its files stay until they are deleted
 
 
 class Counts(Struct, kw_only=True):
@@ -75,8 +78,14 @@ class BatchStore:
         )
         if count >= MAX_OPEN:
             raise TooLarge(f"There are {MAX_OPEN} batches that have not ended.", code="too_many_batches")
-        values = (batch.id, owner, time.time_ns() // 1000, batch.open, msgspec.json.encode(batch))
-        await database.run(lambda connection: connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?)", values))
+        now = time.time_ns() // 1000
+        values = (batch.id, owner, now, batch.open, msgspec.json.encode(batch))
+
+        def insert(connection: sqlite3.Connection) -> None:
+            _forget_old(connection, owner, now)
+            connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?)", values)
+
+        await database.run(insert)
 
     async def save(self, batch: Batch) -> None:
         """Writes its state down."""
@@ -122,3 +131,13 @@ class BatchStore:
         if row is None:
             raise NotFound(f"There is no batch {id[:80]!r}.", param="batch_id", code="batch_not_found")
         return int(row[0]), bytes(row[1])
+
+
+def _forget_old(connection: sqlite3.Connection, owner: str, now: int) -> None:
+    """Rows of batches that ended long ago, or that are too many. `now` in microseconds, as serials are."""
+    connection.execute("DELETE FROM batches WHERE open = 0 AND serial < ?", (now - KEEP_S * 1_000_000,))
+    connection.execute(
+        "DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE open = 0 AND owner = ? "
+        "ORDER BY serial DESC LIMIT -1 OFFSET ?)",
+        (owner, MAX_ENDED),
+    )

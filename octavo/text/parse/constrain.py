@@ -1,6 +1,7 @@
 """Constraints made of a dialect's rules: where they begin, and how thoughts go before them."""
 
 import re
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, Dialect, ToolSchemas
-from octavo.text.parse.lark import Terms, json_rule, text_then
+from octavo.text.parse.lark import Terms, json_rule, plain_text, text_then
 from octavo.text.parse.reasoning.tags import Tags
 
 
@@ -22,21 +23,39 @@ def calls_grammar(
     terms: Terms,
 ) -> GrammarSpec:
     """Calls as `choice` demands. `opened`: the prompt ends inside thoughts. Raises UserError."""
-    rules = dialect.grammar(tools, choice, terms)
-    if choice.mode == "auto":
-        if budget is not None:
-            raise UserError(
-                "thinking_token_budget does not go with strict tools unless tool_choice demands a call.",
-                param="thinking_token_budget",
-                code="unsupported_value",
-            )
-        if dialect.triggers:
+    rules = dialect.grammar(tools, choice, terms.within(budget))
+    if choice.mode == "auto" and dialect.triggers:
+        if budget is None:
             return _spec(f"start: tail\n{rules}", dialect.triggers, optional=True)
+        if isinstance(dialect, Channels):
+            return _spec(f"start: message | thoughts spoken\n{rules}{dialect.spoken_rules(terms, calls=False)}")
+        rules += _said_or_calls(dialect.triggers, thoughts, terms)
+        if thoughts is not None:
+            return _spec(_thinking("said", "said", thoughts, opened, budget, terms) + rules)
     if thoughts is None:
         return _spec(f"start: message\n{rules}")
     if opened and budget is None:
         return _spec(f"start: /\\n{{0,2}}/ message\n{rules}", (thoughts.closings[0],))
     return _spec(_thinking("/\\n{0,2}/ message", "message", thoughts, opened, budget, terms) + rules)
+
+
+def _said_or_calls(triggers: Sequence[str], thoughts: Tags | None, terms: Terms) -> str:
+    """The rule `said`: text in which each trigger must go on as a call."""
+    others = () if thoughts is None else thoughts.openings
+    rules, ways = [], []
+    for number, trigger in enumerate(triggers):
+        own = f"before{number}"
+        rules += text_then(own, terms, trigger, *(mark for mark in triggers if mark != trigger), *others)
+        ways.append(f"{own} tail")
+    none = plain_text(*triggers, *others)
+    return "\n".join([f"said: {' | '.join([*ways, 'ONLY'])}", f"ONLY: {none}", *rules, ""])
+
+
+def channel_budget(dialect: "Channels", budget: int, terms: Terms) -> GrammarSpec:
+    """`budget_grammar` for a dialect whose messages stand in channels."""
+    bounded = terms.within(budget)
+    rules = f"{dialect.thought_rules(bounded)}{dialect.spoken_rules(bounded, calls=True)}"
+    return _spec(f"start: thoughts spoken\n{rules}", param="thinking_token_budget")
 
 
 def budget_grammar(thoughts: Tags, opened: bool, budget: int, terms: Terms) -> GrammarSpec:
@@ -108,6 +127,10 @@ class Channels(Protocol):
 
     def before_answer(self, terms: Terms) -> str:
         """What stands before an answer."""
+        ...
+
+    def spoken_rules(self, terms: Terms, *, calls: bool) -> str:
+        """The rule `spoken`: what may follow thoughts."""
         ...
 
 

@@ -32,11 +32,19 @@ class Frame(Struct, frozen=True):
 
 
 class Terms:
-    """Marks as terminals. `ids`: the vocabulary's added tokens by text; `ends`: tokens that end a sequence."""
+    """Marks as terminals. `ids`: the vocabulary's added tokens by text; `ends`: tokens that end a sequence.
 
-    def __init__(self, ids: Mapping[str, int], ends: Sequence[int] = ()) -> None:
+    `budget`: most tokens of thoughts, for dialects whose own rules hold the thoughts.
+    """
+
+    def __init__(self, ids: Mapping[str, int], ends: Sequence[int] = (), budget: int | None = None) -> None:
         self._ids = ids
         self._ends = tuple(ends)
+        self.budget = budget
+
+    def within(self, budget: int | None) -> "Terms":
+        """The same with a budget."""
+        return Terms(self._ids, self._ends, budget)
 
     def is_token(self, text: str) -> bool:
         """Whether the vocabulary has a token of its own for a mark."""
@@ -66,6 +74,11 @@ def text_then(
         tail = f" {quoted(after)}" if after else ""
         return [f"{own}: {own.upper()}_T {terms.mark(end)}{tail}", body]
     return [f"{own}: {own.upper()}", f"{own.upper()}: {own.upper()}_T {quoted(before + end + after)}", body]
+
+
+def plain_text(*marks: str) -> str:
+    """A terminal's body: any text that holds none of the marks."""
+    return f"/(.|\\n)*/ & ~/(.|\\n)*({'|'.join(map(_pattern, marks))})(.|\\n)*/"
 
 
 def _bounded(schema: Any) -> str:

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, ToolSchemas
-from octavo.text.parse.constrain import answer_in_channel, answer_or_calls, budget_grammar, calls_grammar
+from octavo.text.parse.constrain import (
+    Channels,
+    answer_in_channel,
+    answer_or_calls,
+    budget_grammar,
+    calls_grammar,
+    channel_budget,
+)
 from octavo.text.parse.lark import Terms
 from octavo.text.parse.message import Speaker
 from octavo.text.parse.out import call_id
@@ -123,7 +130,8 @@ class Speech:
         self, schemas: ToolSchemas, choice: Choice | None, opened: bool, budget: int | None, answer: GrammarSpec | None
     ) -> GrammarSpec | None:
         thoughts = self._thoughts if hasattr(self._thoughts, "closings") else None
-        if budget is not None and thoughts is None:
+        channels = self._whole if isinstance(self._whole, Channels) else None
+        if budget is not None and thoughts is None and channels is None:
             raise UserError(
                 "this model's thoughts have no end that could be enforced.",
                 param="thinking_token_budget",
@@ -139,6 +147,8 @@ class Speech:
             return answer_or_calls(self._calls, schemas, choice, answer, thoughts, opened, self._terms)
         if choice is not None and (choice.mode == "required" or choice.strict):
             return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._terms)
+        if budget is not None and channels is not None:
+            return channel_budget(channels, budget, self._terms)
         if budget is not None and thoughts is not None:
             return budget_grammar(thoughts, opened, budget, self._terms)
         if answer is not None and self._whole is not None:

@@ -83,7 +83,7 @@ def json_spec(schema, **options):
 def compiled(spec, table=TABLE, engine=ENGINE):
     form = check_spec(spec, example=partial(example, engine, table))
     grammar = engine.compile(form)
-    closer = Closer(table, form.hints)
+    closer = Closer(table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
     return Compiled(grammar, closer, closer.shortest(grammar.matcher()), 1)
 
 

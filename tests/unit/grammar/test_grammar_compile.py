@@ -1,9 +1,13 @@
 """Compiling beside the loop: bombs are refused in time and alone, the cache is bounded, good follows bad."""
 
 import json
+import os
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
@@ -189,3 +193,31 @@ def test_shapes_are_checked_without_compiling():
     check_shape(GOOD)
     assert check_spec(GOOD).hints
     assert decode_spec(encode_spec(GOOD)) == GOOD
+
+
+def test_a_constraint_that_is_compiled_before_anyone_listens(monkeypatch):
+    compiler = Compiler(WIRE, WIDTH)
+    done = Future()
+    done.set_result("compiled")
+    monkeypatch.setattr(compiler._threads, "submit", lambda *_: done)
+    asked = Thread(target=compiler.submit, args=(json_spec({"type": "null"}),), daemon=True)
+    asked.start()
+    asked.join(5)
+    assert not asked.is_alive(), "the caller waits for itself"
+    assert not compiler._waiting
+    compiler.close()
+
+
+def test_a_process_that_gets_no_time_is_waited_for(monkeypatch):
+    """What counts is what it has worked, not how long a busy machine has kept it waiting."""
+    process = SimpleNamespace(pid=1, stdout=open(os.pipe()[0], "rb"))  # noqa: SIM115
+    monkeypatch.setattr(child, "_cpu_seconds", lambda _: 0.0)
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        child._wait(process, 0.05)
+    assert time.monotonic() - begin >= child.STARVED_ROUNDS * 0.05
+    used = iter([0.0, 0.04])
+    monkeypatch.setattr(child, "_cpu_seconds", lambda _: next(used))
+    with pytest.raises(TimeoutError):
+        child._wait(process, 0.05)
+    process.stdout.close()

@@ -46,7 +46,7 @@ def make_core(seat, *, depth=1, num_blocks=400, max_tokens=64, max_seqs=8, fail_
     limits = Limits(max_model_len=MAX_LEN, max_num_seqs=max_seqs, max_num_batched_tokens=max_tokens)
     executor = FakeExecutor(WIDTH, fail_steps=fail_steps, max_rows=limits.max_rows)
     executor.start(layout)
-    scheduler = Scheduler(layout, limits, stepwise=lambda wire: RIDER in wire.riders)
+    scheduler = Scheduler(layout, limits)
     return Core(scheduler, executor, depth, seat=seat)
 
 
@@ -130,18 +130,28 @@ def test_every_output_is_whole_and_the_schedule_changes_nothing(seats):
     assert not core._seat._sampled
 
 
-def test_a_request_whose_token_is_in_flight_sits_out_alone(seats):
-    """With two steps in flight a free request gets a token in each of them, a constrained one in every other."""
+def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in(seats):
+    """With two steps in flight free and constrained requests both get a token in each."""
     core = make_core(seats(), depth=2)
     core.add(request("warm", json_spec({"type": "object"}), max_tokens=4))
     run(core, [])
+    before = core.executor.steps
     free, held = (
         request("free", max_tokens=30),
         request("held", json_spec({"type": "object"}, finish_within_budget=False), max_tokens=30, seed=3),
     )
+    order = []
+    executor, take = core.executor, core._seat.review
+    forward, sample = executor.forward, executor.sample
+    executor.forward = lambda plan: (order.append(f"forward {plan.step}"), forward(plan))[1]
+    executor.sample = lambda riders: (order.append("sample"), sample(riders))[1]
+    core._seat.review = lambda plan, result: (order.append(f"take {plan.step}"), take(plan, result))[1]
     results = run(core, [free, held])
     assert results["free"][0] == expected_tokens(fold_model(WIDTH), free.tokens, free.sampling)[0]
-    assert core.executor.steps < 100
+    assert core.executor.steps - before < 40
+    step = before + 12
+    at = order.index(f"take {step}")
+    assert order[at - 2 : at + 2] == ["sample", f"forward {step + 1}", f"take {step}", "sample"]
 
 
 def test_a_constraint_that_compiles_holds_nobody_up(seats):

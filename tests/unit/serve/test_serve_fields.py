@@ -3,7 +3,7 @@ import pytest
 
 from octavo.base.errors import UserError
 from octavo.serve.openai.fields import REFUSED, ignored_header, sort_unknown
-from octavo.serve.openai.tools import check_tools
+from octavo.text.tools import check_tools
 
 
 def raw(value: object) -> msgspec.Raw:

@@ -112,7 +112,16 @@ class Harmony:
     def thought_rules(self, terms: Terms) -> str:
         """The rule `thoughts`: messages of analysis, each with what opens the next one."""
         head, again = f'{terms.mark(CHANNEL)} "analysis" {terms.mark(MESSAGE)}', f'{terms.mark(START)} "assistant"'
-        return "\n".join([f"thoughts: ({head} thought {again})*", *text_then("thought", terms, END), ""])
+        if terms.budget is None:
+            return "\n".join([f"thoughts: ({head} thought {again})*", *text_then("thought", terms, END), ""])
+        thought = f"{terms.tokens_before(END, terms.budget)} {terms.mark(END)}"
+        return f"thoughts: ({head} thought {again})?\nthought: {thought}\n"
+
+    def spoken_rules(self, terms: Terms, *, calls: bool) -> str:
+        """The rule `spoken`: what may follow `thoughts`. `calls`: messages to functions too, of any form."""
+        recipient = f'("{RECIPIENT.rstrip(".")}" /[^<]+/ ({terms.mark(CONSTRAIN)} /[a-z]+/)?)?' if calls else ""
+        one = f'{terms.mark(CHANNEL)} ("final" | "commentary") {recipient} {terms.mark(MESSAGE)} /(.|\\n)*/'
+        return f'spoken: one_said ({terms.mark(END)} {terms.mark(START)} "assistant" one_said)*\none_said: {one}\n'
 
     def before_answer(self, terms: Terms) -> str:
         """What stands before an answer, as a right-hand side over `thought_rules`."""

@@ -17,7 +17,7 @@ from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 from octavo.text.parse.base import Choice, ToolSchemas
-from octavo.text.parse.constrain import budget_grammar, calls_grammar
+from octavo.text.parse.constrain import budget_grammar, calls_grammar, channel_budget
 from octavo.text.parse.lark import Terms
 from octavo.text.parse.parser import Parser, message_reader
 from octavo.text.parse.registry import reasoning_parser, tool_parser
@@ -213,3 +213,52 @@ def test_bounds_of_plain_text(name: str) -> None:
                 tokens += [ids[mark]] if mark else list(text[0].encode())
                 text = text[len(mark or text[0]) :]
             assert grammar.matcher().push(tokens) is (value in good), (bounds, value)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_budget_before_calls_that_may_come(special: bool, opened: bool) -> None:
+    """Strict tools with auto: free text, in which a call once begun must fit, behind bounded thoughts."""
+    ids, engine = kit("hermes", True)
+    ids = ids if special else {"</think>": ids["</think>"], "<think>": ids["<think>"]}
+    choice = Choice("auto", ("now",), strict=True)
+    thoughts = reasoning_parser("qwen3")
+    spec = calls_grammar(tool_parser("hermes"), SCHEMAS, choice, thoughts, opened, 3, Terms(ids, [EOS]))
+    start = engine.compile(check_spec(spec)).matcher()
+    mark = [ids["<tool_call>"]] if special else list(b"<tool_call>")
+    close = [ids["</tool_call>"]] if special else list(b"</tool_call>")
+    before = [97, 97, 97, ids["</think>"]] if opened else [ids["<think>"], 97, ids["</think>"]]
+    assert not start.copy().push([97] * 4 if opened else [ids["<think>"], 97, 97, 97, 97])
+    for head in (before, [] if not opened else before):
+        said = start.copy()
+        assert said.push([*head, *b"Well <b>"])
+        assert said.is_accepting
+        call = said.copy()
+        assert call.push([*mark, *b'\n{"name": "now", "arguments": {}}\n', *close])
+        assert call.is_accepting
+        assert not said.copy().push([*mark, *b'\n{"name": "other"'])
+
+
+def test_a_budget_in_channels() -> None:
+    ids, engine = kit("openai", True)
+    terms = Terms(ids, [EOS])
+    channel, message, end, start = (ids[f"<|{name}|>"] for name in ("channel", "message", "end", "start"))
+    think = [channel, *b"analysis", message]
+    spec = channel_budget(tool_parser("openai"), 3, terms)
+    state = engine.compile(check_spec(spec)).matcher()
+    assert not state.copy().push([*think, *b"aaaa"])
+    answer = [channel, *b"final", message, *b"Hello"]
+    call = [channel, *b"commentary to=functions.now ", ids["<|constrain|>"], *b"json", message, *b"{}"]
+    for rest in (answer, call, [channel, *b"commentary", message, *b"So", end, start, *b"assistant", *call]):
+        for thoughts in ([], [*think, *b"aaa", end, start, *b"assistant"]):
+            said = state.copy()
+            assert said.push([*thoughts, *rest])
+            assert said.is_accepting
+    again = [*think, *b"a", end, start, *b"assistant", *think]
+    assert not state.copy().push(again)
+    for mode in ("auto", "required"):
+        spec = calls_grammar(tool_parser("openai"), SCHEMAS, Choice(mode, ("now",), strict=True), None, False, 3, terms)
+        state = engine.compile(check_spec(spec)).matcher()
+        assert not state.copy().push([*think, *b"aaaa"])
+        assert state.copy().push([*think, *b"aaa", end, start, *b"assistant", *call])
+        assert state.copy().push(answer) == (mode == "auto")

@@ -1,0 +1,74 @@
+"""Streams of random weights held to schemas: a vocabulary that can spell JSON, and rates with and without."""
+
+import random
+import time
+from typing import Any
+
+from octavo.base.params import SamplingParams, StructuredOutputsParams
+from octavo.base.wire import Vocabulary
+from octavo.bench.data import even
+from octavo.bench.gpu.setting import Sizes
+from octavo.bench.structured.cost import schema_of
+
+SPECIAL = (b"<unk>", b"<s>", b"</s>")
+END = 2
+_JSON = [
+    b'{"',
+    b'":',
+    b'",',
+    b'"}',
+    b'":"',
+    b'","',
+    b"[{",
+    b'[{"',
+    b"}]",
+    b"[]",
+    b"{}",
+    b"null",
+    b"true",
+    b"false",
+    b": ",
+    b", ",
+]
+
+
+def vocabulary(size: int) -> Vocabulary:
+    """Single bytes, pieces of JSON, and words of two to ten letters, half of them behind a space: the cost of a mask
+    depends on how many tokens there are and on how they share beginnings."""
+    draw = random.Random(7)
+    tokens = [*SPECIAL, *(bytes([value]) for value in range(256)), *_JSON]
+    known = set(tokens)
+    while len(tokens) < size:
+        letters = "".join(draw.choices("etaoinshrdlucmfwypvbgkqjxz0123456789_", k=draw.randint(2, 10)))
+        word = (draw.choice(["", " "]) + draw.choice([letters, letters.capitalize()])).encode()
+        if word not in known:
+            known.add(word)
+            tokens.append(word)
+    return Vocabulary(tokens[:size], list(range(len(SPECIAL))), [END])
+
+
+def dress(llm: Any) -> None:
+    """Give a model with a stand-in tokenizer a vocabulary, as far as constraints are concerned."""
+    client = llm._client
+    client.provide(vocabulary(client.ready.vocab_size))
+    llm._text.tokenizer.eos_ids = (END,)
+
+
+def held_rate(llm: Any, size: int, sizes: Sizes, seed: int, *, free: bool = False) -> float:
+    """Tokens a second of `size` streams, each held to a schema of its own or `free`."""
+    load = even(size, sizes.decode_in, sizes.held_out, seed=seed)
+    common: dict[str, Any] = {"temperature": 1.0, "max_tokens": sizes.held_out, "detokenize": False}
+    params = [
+        SamplingParams(**common, seed=seed + index, ignore_eos=True)
+        if free
+        else SamplingParams(
+            **common,
+            seed=seed + index,
+            structured_outputs=StructuredOutputsParams(json=schema_of(index)),
+        )
+        for index in range(size)
+    ]
+    begin = time.perf_counter()
+    results = llm.generate([{"prompt_token_ids": prompt} for prompt in load.prompts], params, use_tqdm=False)
+    seconds = time.perf_counter() - begin
+    return sum(len(result.outputs[0].token_ids) for result in results) / seconds
