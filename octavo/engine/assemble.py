@@ -100,7 +100,7 @@ def finish(
 ) -> Engine:
     """The half of a start that comes after the weights: size the KV cache, start the worker, make the core."""
     with phases.timed("kv_cache"):
-        sized = _size(config, resolved, specs, executor.kv_capacity)
+        sized = _size(config, resolved, specs, executor.kv_capacity, executor.kv_dtype())
         for note in sized.notes:
             log.warning(note)
         resolved = refit(resolved, sized.max_model_len, sized.notes)
@@ -126,9 +126,11 @@ def finish(
     return Engine(core, ready, resolved, files)
 
 
-def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure: Callable[[], int]) -> sizing.Sizing:
+def _size(
+    config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure: Callable[[], int], dtype: str
+) -> sizing.Sizing:
     measured = measure()
-    one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
+    one_block = sizing.one_block_bytes(specs, resolved.block_size, dtype)
     asked = sizing.asked_bytes(config.cache, resolved.device, one_block)
     # On a CPU what is measured is a modest share; what was asked for is held against all that is free.
     free = memory_limits()[0] if resolved.device == "cpu" else measured
@@ -136,7 +138,7 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
         log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(free))
     return sizing.size(
         specs,
-        dtype=resolved.dtype,
+        dtype=dtype,
         block_size=resolved.block_size,
         capacity=measured if asked is None else asked,
         max_model_len=resolved.max_model_len,

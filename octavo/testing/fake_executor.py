@@ -158,6 +158,10 @@ class FakeExecutor:
         """What the constructor was told."""
         return self._capacity_bytes
 
+    def kv_dtype(self) -> str:
+        """The fake keeps no keys and values."""
+        return "float32"
+
     def start(self, layout: KVLayout) -> None:
         """Allocate the simulated cache."""
         self._layout = layout

@@ -11,7 +11,7 @@ from octavo import __version__
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError, EngineError
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVGroup, KVLayout, group_layers
+from octavo.base.specs import KVGroup, KVLayout, cache_specs, group_layers
 from octavo.platform.registry import select
 from octavo.worker import remembered
 from octavo.worker.assemble import build_runner, weight_method
@@ -72,13 +72,16 @@ class Worker:
         )
         source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
         load_weights(model, source, path=str(self._files.path))
-        self._model = accelerate(model, self._resolved.block_size)
-        self._kv_dtype = getattr(self._model, "kv_dtype", self._dtype)
+        self._model, self._kv_dtype = accelerate(model, self._resolved.block_size, self._config)
+
+    def kv_dtype(self) -> str:
+        """Type of the KV cache, as the configuration names it."""
+        return str(self._kv_dtype).removeprefix("torch.")
 
     def kv_capacity(self) -> int:
         """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what
         it needs, once for a model, its settings and the device; later starts remember."""
-        groups = group_layers(self._arch.kv_specs())
+        groups = group_layers(cache_specs(self._arch.kv_specs(), self.kv_dtype()))
         if not self._platform.counts_memory:
             return on_host(self._platform, self._resolved, groups, self._kv_dtype.itemsize)
         key = remembered.key_of(__version__, torch.__version__, self._platform.identity(), self._arch, self._resolved)

@@ -37,6 +37,9 @@ class NullExecutor:
     def kv_capacity(self) -> int:
         return 0
 
+    def kv_dtype(self) -> str:
+        return "bfloat16"
+
     def start(self, layout: KVLayout) -> None:
         del layout
 

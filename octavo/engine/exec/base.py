@@ -22,6 +22,10 @@ class Executor(Protocol):
         """Bytes that the KV cache may take, measured after the weights are in place."""
         ...
 
+    def kv_dtype(self) -> str:
+        """Type that the KV cache will have, as the configuration names types."""
+        ...
+
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table; the executor can take plans afterwards."""
         ...

@@ -39,6 +39,9 @@ class DirectExecutor:
     def kv_capacity(self) -> int:
         return int(self._worker.kv_capacity())
 
+    def kv_dtype(self) -> str:
+        return str(self._worker.kv_dtype())
+
     def start(self, layout: KVLayout) -> None:
         self._worker.start(layout)
 
@@ -71,6 +74,9 @@ class ThreadedExecutor:
 
     def kv_capacity(self) -> int:
         return int(self._call(self._worker.kv_capacity))
+
+    def kv_dtype(self) -> str:
+        return str(self._worker.kv_dtype())
 
     def start(self, layout: KVLayout) -> None:
         self._call(lambda: self._worker.start(layout))

@@ -1,13 +1,15 @@
 """Weights packed for the CPU kernels: GGUF blocks stay quantized, floats stay as stored or become int8 or int4."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, Parts, linear, pack_rows
+from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, TWO_PLANES, Parts, linear, pack_rows
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Entry, QuantMethod
 
@@ -42,6 +44,7 @@ class Native(QuantMethod):
         self.machine = machine
         self.quantization = quantization
         self.exact = True  # whether all weights so far are kept in fp32
+        self.block_types: Counter[str] = Counter()  # values in each quantized form of the file
 
     def create(
         self,
@@ -59,11 +62,13 @@ class Native(QuantMethod):
             piece = pack_rows(self.machine, entry, slice(start - rows.start, stop - rows.start), self.quantization)
             packed(layer).pieces.append((piece, start))
         self.exact &= entry.qtype == "F32" and self.quantization is None
+        if entry.qtype in BLOCK_TYPES:
+            self.block_types[entry.qtype] += prod(entry.shape)
         _forget(entry)
 
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ARG002
         weight = packed(layer)
-        return linear(self.machine, weight.parts(bias), x, weight.out_features)
+        return linear(self.machine, weight.parts(bias), x, weight.out_features, planes=TWO_PLANES)
 
     def create_table(
         self,
@@ -118,7 +123,7 @@ class Native(QuantMethod):
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:  # noqa: ARG002
         head = table_of(layer).head
         assert head is not None
-        return linear(self.machine, head.parts(None), x, head.out_features)
+        return linear(self.machine, head.parts(None), x, head.out_features, planes=TWO_PLANES)
 
 
 def packed(layer: nn.Module) -> Packed:

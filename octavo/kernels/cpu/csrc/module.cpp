@@ -21,11 +21,20 @@ T* at(uintptr_t address) {
 
 struct Weight {
   Matrix m;
+  bool owned = true;
   Weight(int layout, int rows, int columns) {
     if (layout < 0 || layout >= kLayouts || rows < 1 || columns < 1) throw std::invalid_argument("impossible matrix");
     m = make_matrix(layout, rows, columns);
   }
-  ~Weight() { free_matrix(m); }
+  // Over packed bytes that lie elsewhere, and stay as long as this does.
+  Weight(int layout, int rows, int columns, float unit, uintptr_t data) : owned(false) {
+    m = shape_matrix(layout, rows, columns);
+    m.unit = unit;
+    m.data = at<uint8_t>(data);
+  }
+  ~Weight() {
+    if (owned) free_matrix(m);
+  }
   Weight(const Weight&) = delete;
 };
 
@@ -40,6 +49,11 @@ struct Machine {
     return found;
   }
 };
+
+int checked(int planes) {
+  if (planes != 1 && planes != 2) throw std::invalid_argument("activations have one or two planes");
+  return planes;
+}
 
 using Parts = std::vector<std::tuple<const Weight*, int, uintptr_t>>;
 
@@ -63,12 +77,20 @@ std::vector<std::string> instruction_sets() {
 void bind_weights(nb::module_& m) {
   nb::class_<Weight>(m, "Weight")
       .def(nb::init<int, int, int>(), nb::arg("layout"), nb::arg("rows"), nb::arg("columns"))
+      .def(nb::init<int, int, int, float, uintptr_t>(), nb::arg("layout"), nb::arg("rows"), nb::arg("columns"),
+           nb::arg("unit"), nb::arg("data"))
+      .def_prop_ro("unit", [](const Weight& w) { return w.m.unit; })
+      .def_prop_ro("data", [](const Weight& w) { return reinterpret_cast<uintptr_t>(w.m.data); })
       .def_prop_ro("layout", [](const Weight& w) { return w.m.layout; })
       .def_prop_ro("rows", [](const Weight& w) { return w.m.rows; })
       .def_prop_ro("columns", [](const Weight& w) { return w.m.columns; })
       .def_prop_ro("nbytes", [](const Weight& w) { return w.m.stride * w.m.panels; })
       .def("unpack", [](const Weight& w, uintptr_t out) { unpack(w.m, at<float>(out)); });
   m.def("layout_for", &layout_for);
+  m.def("packed_bytes", [](int layout, int rows, int columns) {
+    const Matrix shape = shape_matrix(layout, rows, columns);
+    return shape.stride * shape.panels;
+  });
   m.def("instruction_sets", &instruction_sets);
 }
 
@@ -104,10 +126,17 @@ void bind_machine(nb::module_& m) {
                at<int64_t>(places)[i] = x.engine.k.argmax(at<const float>(rows) + i * ld, columns, at<float>(best) + i);
              });
            })
-      .def("linear", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, uintptr_t out, size_t ld) {
+      .def("linear", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, int planes,
+                       uintptr_t out, size_t ld) {
         const Linear linear = linear_of(parts);
         nb::gil_scoped_release free;
-        x.engine.linear(linear, at<const float>(in), tokens, columns, at<float>(out), ld);
+        x.engine.linear(linear, at<const float>(in), tokens, columns, checked(planes), at<float>(out), ld);
+      })
+      .def("likeliest", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, int planes,
+                           uintptr_t out, size_t ld, uintptr_t places) {
+        const Linear linear = linear_of(parts);
+        nb::gil_scoped_release free;
+        x.engine.likeliest(linear, at<const float>(in), tokens, columns, checked(planes), at<float>(out), ld, at<int64_t>(places));
       });
 }
 
@@ -123,8 +152,8 @@ void set_norms(LayerWeights& l, const std::vector<uintptr_t>& norms) {
 void bind_decoder(nb::module_& m) {
   nb::class_<Decoder>(m, "Decoder")
       .def("__init__",
-           [](Decoder* self, Machine& x, int hidden, float eps, uintptr_t norm) {
-             new (self) Decoder(&x.engine, hidden, eps, at<const float>(norm));
+           [](Decoder* self, Machine& x, int hidden, float eps, uintptr_t norm, int planes) {
+             new (self) Decoder(&x.engine, hidden, eps, at<const float>(norm), checked(planes));
            },
            nb::keep_alive<1, 2>())
       .def("add",
