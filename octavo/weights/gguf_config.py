@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from octavo.base.errors import ModelFileError, UnknownName
-from octavo.weights.gguf import GgufFile, GgufTensor
+from octavo.weights.gguf import GgufFile, GgufTensor, Strings
 from octavo.weights.gguf_names import NAMES
 from octavo.weights.gguf_types import BLOCK_TYPES
 
@@ -47,8 +47,9 @@ def end_tokens(file: GgufFile) -> list[int]:
     """Ids that end generation, the file's own first."""
     ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    if isinstance(tokens, list) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
-        control = {tokens[index]: int(index) for index in np.flatnonzero(kinds == CONTROL_TOKEN)}
+    if isinstance(tokens, Strings) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
+        texts = tokens.tolist()
+        control = {texts[index]: int(index) for index in np.flatnonzero(kinds == CONTROL_TOKEN)}
         ids += [control.get(text) for text in END_TEXTS]
     return list(dict.fromkeys(id_ for id_ in ids if type(id_) is int))
 

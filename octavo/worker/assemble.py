@@ -1,5 +1,7 @@
 """The worker's composition root: which objects make up a runner, decided once."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,9 @@ from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
+
+if TYPE_CHECKING:
+    from octavo.weights.facts import ModelFiles
 
 SENDS_A_STEP = 5  # table, batch, sampler, masks, prompt positions
 
@@ -74,7 +79,7 @@ def build_runner(
     )
 
 
-def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | None:
+def weight_method(config: EngineConfig, resolved: Resolved, files: "ModelFiles") -> QuantMethod | None:
     """The form that weights are kept in; None: the model's own type.
 
     On a CPU that is the native kernels' packed form, where they are built, torch was not asked for, and activations
@@ -86,9 +91,11 @@ def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | Non
         from octavo.kernels.cpu.loader import machine, native
 
         if native() is not None:
+            from octavo.kernels.cpu.packed_file import packed_file
             from octavo.nn.quant.native import Native
 
-            return Native(machine(resolved.threads), quantization)
+            kept = None if files.format == "dummy" else packed_file(files.weight_files, quantization)
+            return Native(machine(resolved.threads), quantization, kept)
     if quantization is not None:
         raise ConfigError(f"quantization {quantization} needs the CPU kernels, a CPU and float32 activations")
     return None

@@ -68,10 +68,11 @@ class Worker:
             self._dtype,
             self._platform.device,
             max_position=self._resolved.max_model_len,
-            method=weight_method(self._config, self._resolved),
+            method=weight_method(self._config, self._resolved, self._files),
         )
         source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
         load_weights(model, source, path=str(self._files.path))
+        model.embedding.method.loaded()
         self._model, self._kv_dtype = accelerate(model, self._resolved.block_size, self._config)
 
     def kv_dtype(self) -> str:

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <stdexcept>
 
 #include "decoder.h"
@@ -140,6 +141,33 @@ void bind_machine(nb::module_& m) {
       });
 }
 
+// Length-prefixed strings of a GGUF file between `begin` and `end`. Skip: only walks, and gives the byte behind the
+// last, or -1 where one would lie beyond the end.
+int64_t skip_strings(uintptr_t file, uint64_t begin, uint64_t end, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t length;
+    if (end - begin < 8) return -1;
+    std::memcpy(&length, at<const uint8_t>(file) + begin, 8);
+    begin += 8;
+    if (length > end - begin) return -1;
+    begin += length;
+  }
+  return (int64_t)begin;
+}
+
+nb::list read_strings(const nb::bytes& raw, uint64_t count) {
+  nb::list texts;
+  const char* data = raw.c_str();
+  uint64_t at_byte = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t length;
+    std::memcpy(&length, data + at_byte, 8);
+    texts.append(nb::steal(PyUnicode_DecodeUTF8(data + at_byte + 8, (Py_ssize_t)length, "replace")));
+    at_byte += 8 + length;
+  }
+  return texts;
+}
+
 void set_norms(LayerWeights& l, const std::vector<uintptr_t>& norms) {
   l.before_attention = at<const float>(norms.at(0));
   l.after_attention = at<const float>(norms.at(1));
@@ -211,4 +239,9 @@ NB_MODULE(_native, m) {
   bind_weights(m);
   bind_machine(m);
   bind_decoder(m);
+  m.def("skip_strings", &skip_strings);
+  m.def("read_strings", [](const nb::bytes& raw, uint64_t count) {
+    if (skip_strings((uintptr_t)raw.c_str(), 0, raw.size(), count) < 0) throw std::invalid_argument("strings end early");
+    return read_strings(raw, count);
+  });
 }
