@@ -14,6 +14,7 @@ from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.captured import CapturedLauncher
 from octavo.worker.head.generate import GenerateHead, Model
+from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.launch import EagerLauncher, Launcher
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
@@ -47,7 +48,8 @@ def build_runner(
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
     table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
-    builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
+    make = HostBatchBuilder if platform.name == "cpu" else BatchBuilder
+    builder = make(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     kv = kv_views(allocate_kv(platform, layout, dtype), layout)
