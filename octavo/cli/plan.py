@@ -37,7 +37,9 @@ class Plan:
     resolved: Resolved
     parameters: int
     file_bytes: int
-    weight_bytes: int  # in memory, in the type that is computed in
+    weight_bytes: int  # in memory
+    packed: bool  # kept in the checkpoint's own formats rather than in the type that is computed in
+    kv_dtype: str
     working_bytes: int  # estimate
     kv_bytes: int  # what is left for the KV cache
     sizing: Any | None  # octavo.engine.sizing.Sizing; None when nothing fits
@@ -46,7 +48,7 @@ class Plan:
 
 def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     """Read the model's config, settle types and limits, and share out the memory."""
-    from octavo.engine import sizing
+    from octavo.engine import host_form, sizing
     from octavo.engine.resolve import resolve
     from octavo.weights.facts import read_configs
 
@@ -54,24 +56,28 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     facts = device_facts(engine.device.device, options.memory)
     resolved = resolve(engine, files.arch, facts, file_format=files.format)
     parameters = files.arch.num_parameters()
-    weight_bytes = parameters * sizing.DTYPE_BYTES[resolved.dtype]
+    weight_bytes = host_form.weight_bytes(engine, resolved, files)
+    cache = host_form.kv_dtype(engine, resolved, files)
     working = working_bytes(files.arch, resolved)
     specs = files.arch.kv_specs()
-    block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
+    block = sizing.one_block_bytes(specs, resolved.block_size, cache)
     asked = sizing.asked_bytes(engine.cache, resolved.device, block)
-    left = kv_bytes(facts, engine, resolved, specs, weight_bytes, working) if asked is None else asked
+    left = kv_bytes(facts, engine, resolved, specs, weight_bytes, working, cache) if asked is None else asked
     sized, problem = None, None
     try:
         sized = sizing.size(
             specs,
-            dtype=resolved.dtype,
+            dtype=cache,
             block_size=resolved.block_size,
             capacity=left,
             max_model_len=resolved.max_model_len,
         )
     except ConfigError as error:
         problem = str(error)
-    return Plan(facts, resolved, parameters, files.weight_bytes, weight_bytes, working, left, sized, problem)
+    packed = host_form.packs(engine, resolved, files)
+    return Plan(
+        facts, resolved, parameters, files.weight_bytes, weight_bytes, packed, cache, working, left, sized, problem
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +91,18 @@ class _Memory:
         return self.free, self.total
 
 
-def kv_bytes(facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, weights: int, working: int) -> int:
+def kv_bytes(
+    facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, weights: int, working: int, dtype: str
+) -> int:
     """What the worker would give the KV cache, by its own rules (worker/capacity.py)."""
-    from octavo.base.specs import group_layers
+    from octavo.base.specs import cache_specs, group_layers
     from octavo.engine.sizing import DTYPE_BYTES
     from octavo.worker import capacity
 
     free, total = facts.free_memory - weights, facts.total_memory
     if resolved.device == "cpu":
         host: Any = _Memory(max(0, free), total)
-        return int(capacity.on_host(host, resolved, group_layers(specs), DTYPE_BYTES[resolved.dtype]))
+        return int(capacity.on_host(host, resolved, group_layers(cache_specs(specs, dtype)), DTYPE_BYTES[dtype]))
     reserve = max(capacity.RESERVE_LEAST, int(total * capacity.RESERVE_SHARE))
     allowed = int(engine.cache.gpu_memory_utilization * total) - (total - free)
     return int(min(allowed, free - reserve) - working)
@@ -161,6 +169,8 @@ def describe(plan: Plan, options: PlanOptions) -> dict[str, Any]:
         "parameters": plan.parameters,
         "file_bytes": plan.file_bytes,
         "weight_bytes": plan.weight_bytes,
+        "weights_packed": plan.packed,
+        "kv_cache_dtype": plan.kv_dtype,
         "working_bytes": plan.working_bytes,
         "kv_cache_bytes": max(0, plan.kv_bytes),
         "fits": sized is not None,
@@ -188,14 +198,14 @@ def page(facts: dict[str, Any], model: str) -> str:
         "",
         f"  device        {facts['device']}: {facts['device_name']}, {format_bytes(facts['free_bytes'])} free "
         f"of {format_bytes(facts['memory_bytes'])}",
-        f"  weights       {format_bytes(facts['weight_bytes'])} in {facts['dtype']} "
+        f"  weights       {format_bytes(facts['weight_bytes'])} {'packed' if facts['weights_packed'] else 'in ' + facts['dtype']} "
         f"({format_bytes(facts['file_bytes'])} of files)",
         f"  working room  {format_bytes(facts['working_bytes'])}, an estimate; the engine measures it",
     ]
     if not facts["fits"]:
         return "\n".join([*lines, "", f"Does not fit: {facts['problem']}"])
     lines += [
-        f"  KV cache      {format_bytes(facts['kv_cache_bytes'])}: {facts['kv_tokens']:,} tokens in "
+        f"  KV cache      {format_bytes(facts['kv_cache_bytes'])} in {facts['kv_cache_dtype']}: {facts['kv_tokens']:,} tokens in "
         f"{facts['kv_blocks']:,} blocks of {facts['block_size']}, {format_bytes(facts['kv_bytes_per_token'])} a token",
         f"  context       {facts['max_model_len']:,} tokens",
         "",
