@@ -60,7 +60,10 @@ class _Packed(PagedModel):
 
 
 def compare(
-    files: ModelFiles, tokens: list[int], config: EngineConfig = EngineConfig(), threads: int | None = None  # noqa: B008
+    files: ModelFiles,
+    tokens: list[int],
+    config: EngineConfig = EngineConfig(),
+    threads: int | None = None,  # noqa: B008
 ) -> Accuracy:
     """Run `tokens` through both. Needs memory for the model in fp32."""
     groups = len(PagedModel.__mro__) and 8

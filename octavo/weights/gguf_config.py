@@ -94,10 +94,10 @@ class _Config:
     def build(self) -> dict[str, Any]:
         class_name, model_type = CLASSES[self.arch]
         heads, hidden = self.whole("attention.head_count"), self.whole("embedding_length")
-        if not heads or not hidden or not self.whole("block_count"):
-            raise self.fail("a count of layers, heads or dimensions is zero")
-        head_dim = self.whole("attention.key_length", hidden // heads)
+        head_dim = self.whole("attention.key_length", hidden // heads if heads else 0)
         context = self.whole("context_length")
+        if not head_dim or not hidden or not self.whole("block_count"):
+            raise self.fail("a count of layers, heads or dimensions is zero")
         ends = end_tokens(self.file)
         config: dict[str, Any] = {
             "architectures": [class_name],
