@@ -193,20 +193,21 @@ def describe(plan: Plan, options: PlanOptions) -> dict[str, Any]:
 
 def page(facts: dict[str, Any], model: str) -> str:
     """The plan for people to read."""
+    form = "packed" if facts["weights_packed"] else f"in {facts['dtype']}"
     lines = [
         f"{model}: {facts['parameters'] / 1e6:,.0f} M parameters",
         "",
         f"  device        {facts['device']}: {facts['device_name']}, {format_bytes(facts['free_bytes'])} free "
         f"of {format_bytes(facts['memory_bytes'])}",
-        f"  weights       {format_bytes(facts['weight_bytes'])} {'packed' if facts['weights_packed'] else 'in ' + facts['dtype']} "
-        f"({format_bytes(facts['file_bytes'])} of files)",
+        f"  weights       {format_bytes(facts['weight_bytes'])} {form} ({format_bytes(facts['file_bytes'])} of files)",
         f"  working room  {format_bytes(facts['working_bytes'])}, an estimate; the engine measures it",
     ]
     if not facts["fits"]:
         return "\n".join([*lines, "", f"Does not fit: {facts['problem']}"])
     lines += [
-        f"  KV cache      {format_bytes(facts['kv_cache_bytes'])} in {facts['kv_cache_dtype']}: {facts['kv_tokens']:,} tokens in "
-        f"{facts['kv_blocks']:,} blocks of {facts['block_size']}, {format_bytes(facts['kv_bytes_per_token'])} a token",
+        f"  KV cache      {format_bytes(facts['kv_cache_bytes'])} in {facts['kv_cache_dtype']}: "
+        f"{facts['kv_tokens']:,} tokens in {facts['kv_blocks']:,} blocks of {facts['block_size']}, "
+        f"{format_bytes(facts['kv_bytes_per_token'])} a token",
         f"  context       {facts['max_model_len']:,} tokens",
         "",
         "  length in tokens   requests at once",

@@ -42,7 +42,7 @@ def packs(config: EngineConfig, resolved: Resolved, files: ModelFiles) -> bool:
 
 
 def weight_bytes(config: EngineConfig, resolved: Resolved, files: ModelFiles) -> int:
-    """Bytes in memory. A token table that is not the output matrix too stays in the mapped file and counts as stored."""
+    """Bytes in memory. A token table that is not the output matrix too stays in the mapped file, and counts."""
     parameters = files.arch.num_parameters()
     if not packs(config, resolved, files):
         return parameters * DTYPE_BYTES[resolved.dtype]

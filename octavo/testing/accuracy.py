@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from octavo.base.config import EngineConfig
-from octavo.base.specs import cache_specs
+from octavo.base.specs import cache_specs, group_layers
 from octavo.kernels.cpu.loader import machine
 from octavo.kernels.ops import select
 from octavo.models.decoder import build
@@ -62,12 +62,12 @@ class _Packed(PagedModel):
 def compare(
     files: ModelFiles,
     tokens: list[int],
-    config: EngineConfig = EngineConfig(),
-    threads: int | None = None,  # noqa: B008
+    config: EngineConfig,
+    threads: int | None = None,
 ) -> Accuracy:
     """Run `tokens` through both. Needs memory for the model in fp32."""
-    groups = len(PagedModel.__mro__) and 8
-    blocks = groups * (len(tokens) // BLOCK + 2)
+    groups = len(group_layers(files.arch.kv_specs()))
+    blocks = groups * (len(tokens) // BLOCK + 2) + 1
     plain = PagedModel(_checkpoint(files), block_size=BLOCK, num_blocks=blocks, padding=0)
     text, top, likeliest = _scores(plain, tokens)
     del plain

@@ -263,7 +263,8 @@ class _Reader:
         after = _behind(self.data, begin, end, count)
         if after < 0:
             raise self.fail(
-                f"{key} (byte {begin}) holds strings that pass the end of the file or the limit of {MAX_TEXT_BYTES} bytes of text"
+                f"{key} (byte {begin}) holds strings that pass the end of the file, or the limit of "
+                f"{MAX_TEXT_BYTES} bytes of text"
             )
         self.text_left -= after - begin
         self.at = after

@@ -58,7 +58,7 @@ class QuantMethod(ABC):
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
         """A tied table as output matrix: ``[N, hidden_size] -> [N, vocab_size]``."""
 
-    def loaded(self) -> None:
+    def loaded(self) -> None:  # noqa: B027 - most have nothing to do
         """All weights are there. A format may have something to do then."""
 
     def apply_normed(
