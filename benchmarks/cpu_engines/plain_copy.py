@@ -25,7 +25,7 @@ def main(model: str, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, default=int), encoding="utf-8")
     tokenizer = load_tokenizer(files)
     tokenizer.backend.save(str(folder / "tokenizer.json"))
-    named = {key: text for key, text in tokenizer.special_texts.items()}
+    named = dict(tokenizer.special_texts)
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}), encoding="utf-8"
     )
