@@ -84,6 +84,7 @@ class LLM:
     """
 
     def __init__(self, model: str, *, tokenizer: str | None = None, **options: Any) -> None:
+        options.setdefault("long_prefill_token_threshold", 0)  # nobody reads along
         config = engine_config(model=model, tokenizer=tokenizer, **options)
         client = InprocClient.launch(config)
         try:

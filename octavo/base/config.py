@@ -90,7 +90,13 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_num_batched_tokens: Annotated[int, doc("Most tokens in one step.", ge=1, le=1 << 20)] | None = None
     long_prefill_token_threshold: (
         Annotated[
-            int, doc("Most tokens of one prompt in a step while other requests run; 0: no limit.", ge=0, le=1 << 20)
+            int,
+            doc(
+                "Most tokens of one prompt in a step while other requests run; 0: no limit. "
+                "Unset: 512 at its start and fewer the deeper in it; no limit for LLM.",
+                ge=0,
+                le=1 << 20,
+            ),
         ]
         | None
     ) = None

@@ -18,6 +18,7 @@ from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.resolve import refit, resolve
+from octavo.engine.slices import slices
 from octavo.grammar.spec import RIDER
 from octavo.models.arch import Architecture
 from octavo.platform.limits import memory_limits
@@ -26,9 +27,6 @@ from octavo.sched.scheduler import Scheduler
 from octavo.weights.facts import ModelFiles, read_model
 
 log = logging.getLogger(__name__)
-
-GPU_SLICE = 2048
-CPU_SLICE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +144,15 @@ def _size(
 
 
 def _scheduler(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None) -> Scheduler:
+    threshold, reach = slices(config, arch)
     limits = Limits(
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
         max_model_len=resolved.max_model_len,
         max_waiting=config.scheduler.max_waiting,
         max_waiting_tokens=config.scheduler.max_waiting_tokens,
-        long_prefill_token_threshold=_slice(config, resolved),
+        long_prefill_token_threshold=threshold,
+        long_prefill_reach=reach,
         scheduling_policy=config.scheduler.scheduling_policy,
         prefix_caching=config.cache.enable_prefix_caching,
     )
@@ -175,14 +175,6 @@ def _host_note(config: EngineConfig, resolved: Resolved) -> list[str]:
     if resolved.device != "cpu" or sizing.asked_bytes(config.cache, "cpu", 1) is not None:
         return []
     return ["on a CPU the KV cache takes a quarter of what is free, at most 4 GiB; --cpu-kvcache-space 8 takes 8 GiB"]
-
-
-def _slice(config: EngineConfig, resolved: Resolved) -> int:
-    """Tokens of a long prompt in one step beside others: some milliseconds of a GPU, about a second of a CPU."""
-    asked = config.scheduler.long_prefill_token_threshold
-    if asked is not None:
-        return asked
-    return GPU_SLICE if resolved.device == "cuda" else CPU_SLICE
 
 
 def _kv_notes(sized: sizing.Sizing) -> list[str]:

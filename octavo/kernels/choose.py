@@ -12,7 +12,7 @@ from octavo.base.registry import Registry
 from octavo.kernels.ops import Ops
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.attention import attention, paged_attention
-from octavo.kernels.ref.linear import linear, normed_linear
+from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
 from octavo.kernels.ref.sample import greedy, sample, uniform
@@ -49,6 +49,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "paged_attention": paged_attention,
         "attention": attention,
         "linear": linear,
+        "linear_parts": linear_parts,
         "normed_linear": normed_linear,
         "uniform": uniform,
         "sample": sample,

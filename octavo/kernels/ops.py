@@ -24,7 +24,10 @@ class RmsNorm(Protocol):
 
 class AddRmsNorm(Protocol):
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """``residual + x``, normed, and the sum itself: ``[T, E] x 2 -> [T, E] x 2``. May write into its inputs."""
+        """``residual + x``, normed, and the sum itself: ``[T, E] x 2 -> [T, E] x 2``. May write into its inputs.
+
+        x may be fp32 parts ``[S, T, E]`` of a sum (see `LinearParts`), which is rounded to the residual's type first.
+        """
         ...
 
 
@@ -78,6 +81,13 @@ class Linear(Protocol):
         ...
 
 
+class LinearParts(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`Linear` for a product that a norm takes next: ``[T, E] x [O, E] -> [T, O]``, or fp32 parts ``[S, T, O]``
+        of it, which that norm adds up."""
+        ...
+
+
 class NormedLinear(Protocol):
     def __call__(
         self,
@@ -91,8 +101,8 @@ class NormedLinear(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """RMS norm of ``residual + x``, then the product, then perhaps a gated activation of its two halves.
 
-        x and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]`` (``[T, O / 2]`` if gated) and
-        the sum. May write into its inputs.
+        x (perhaps in parts: `LinearParts`) and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]``
+        (``[T, O / 2]`` if gated) and the sum. May write into its inputs.
         """
         ...
 
@@ -129,6 +139,7 @@ class Ops:
     paged_attention: PagedAttention
     attention: Attention
     linear: Linear
+    linear_parts: LinearParts
     normed_linear: NormedLinear
     uniform: Uniform
     sample: Sample

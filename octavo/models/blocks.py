@@ -64,9 +64,10 @@ class PreNormBlock(Block):
     norm_names = ("input_layernorm", "post_attention_layernorm")
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
+        parts = self.residual_multiplier == 1.0  # each half ends before a norm
         qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
-        x = self.scaled(self.attention(qkv, *angles, ctx))
-        x, residual = self.mlp.after_norm(self.norm("post_attention_layernorm"), x, residual)
+        x = self.scaled(self.attention(qkv, *angles, ctx, parts=parts))
+        x, residual = self.mlp.after_norm(self.norm("post_attention_layernorm"), x, residual, parts=parts)
         return self.scaled(x), residual
 
 

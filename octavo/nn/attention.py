@@ -50,7 +50,16 @@ class Attention(nn.Module):
             self.q_norm = RmsNorm(q_size, heads.norm_eps, heads.norm_offset, kit)
             self.k_norm = RmsNorm(k_size, heads.norm_eps, heads.norm_offset, kit)
 
-    def forward(self, qkv: Tensor, cos_sin: Tensor | None, rope_index: Tensor | None, ctx: ForwardContext) -> Tensor:
+    def forward(
+        self,
+        qkv: Tensor,
+        cos_sin: Tensor | None,
+        rope_index: Tensor | None,
+        ctx: ForwardContext,
+        *,
+        parts: bool = False,
+    ) -> Tensor:
+        """`parts`: a norm follows, which takes the result in parts (kernels/ops.LinearParts)."""
         heads = self.heads
         meta, kv = ctx.attention(self.layer)
         per_head: tuple[Tensor | None, Tensor | None] = (None, None)
@@ -70,7 +79,8 @@ class Attention(nn.Module):
             heads.head_dim,
         )
         out = self.ops.attention(projected, kv, meta, heads.scale, heads.window, heads.softcap)
-        result: Tensor = self.o(out.view(-1, self.q_size))
+        out = out.view(-1, self.q_size)
+        result: Tensor = self.o.before_norm(out) if parts else self.o(out)
         return result
 
     def _norm_whole(self, qkv: Tensor, q_norm: RmsNorm, k_norm: RmsNorm) -> Tensor:

@@ -34,6 +34,10 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.method.apply(self.ops, self, x, self.bias)
 
+    def before_norm(self, x: Tensor) -> Tensor:
+        """The same for a product that goes to the next norm, which takes it in parts (kernels/ops.LinearParts) too."""
+        return self(x) if self.bias is not None else self.method.apply_parts(self.ops, self, x)
+
     def after_norm(
         self, norm: RmsNorm, x: Tensor, residual: Tensor | None, activation: str | None = None
     ) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,9 @@ class GatedMlp(nn.Module):
         out: Tensor = self.down(self.ops.act_mul(self.gate_up(x), self.activation))
         return out
 
-    def after_norm(self, norm: RmsNorm, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The same of the norm of ``residual + x``, and that sum."""
+    def after_norm(
+        self, norm: RmsNorm, x: Tensor, residual: Tensor | None, *, parts: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The same of the norm of ``residual + x``, and that sum. `parts`: a norm follows, which takes it in parts."""
         gated, residual = self.gate_up.after_norm(norm, x, residual, self.activation)
-        return self.down(gated), residual
+        return (self.down.before_norm(gated) if parts else self.down(gated)), residual

@@ -10,6 +10,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     max_num_batched_tokens: int
     long_prefill_token_threshold: int = 0  # 0: no limit
+    long_prefill_reach: int = 0  # tokens computed before at which a token costs twice as much; 0: they cost nothing
     max_waiting: int = 1024
     max_waiting_tokens: int = 1 << 24
     scheduling_policy: str = "fcfs"

@@ -12,6 +12,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def linear_parts(x: Tensor, weight: Tensor) -> Tensor:
+    """See kernels/ops.LinearParts: whole, ``[T, E] x [O, E] -> [T, O]``."""
+    return linear(x, weight, None)
+
+
 def normed_linear(
     x: Tensor,
     residual: Tensor | None,

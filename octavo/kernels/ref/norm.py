@@ -12,6 +12,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The normed sum and the sum: ``[T, E] x 2 -> [T, E] x 2``."""
+    """The normed sum and the sum: ``[T, E] x 2 -> [T, E] x 2``; x may be parts ``[S, T, E]``."""
+    if x.dim() > residual.dim():
+        x = x.sum(0).to(residual.dtype)
     total = x + residual
     return rms_norm(total, weight, eps), total

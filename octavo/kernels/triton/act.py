@@ -24,6 +24,14 @@ def activate(gate, KIND: tl.constexpr):
 
 
 @triton.jit
+def gated(acc, acc_up, ACT: tl.constexpr, kind: tl.constexpr):
+    """act(gate) * up of two fp32 products, rounded to the storage type where the unfused operations would round."""
+    gate = acc.to(kind).to(tl.float32)
+    up = acc_up.to(kind).to(tl.float32)
+    return activate(gate, ACT).to(kind).to(tl.float32) * up
+
+
+@triton.jit
 def _act_mul(x_ptr, y_ptr, stride_x, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

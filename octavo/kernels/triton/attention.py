@@ -14,12 +14,13 @@ import torch
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton import stage as staging
-from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_decode import MAX_FUSED, DecodePlan, choose_chunk, chunk_capacity, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
 from octavo.kernels.triton.prologue import qkv_prologue
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
+PREFILL_SHARE = 2  # a program of prefill takes the room of two
 
 
 @dataclass(slots=True)
@@ -45,8 +46,8 @@ class PlanAhead:
 def attention(
     projected: Projected, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
-    """As `Attention` in kernels/ops: one launch for a step whose rows are apart, else prologue and attention."""
-    if not meta.apart:
+    """As `Attention` in kernels/ops: one launch for few rows that are apart, else prologue and attention."""
+    if not meta.apart or meta.num_rows > MAX_FUSED:
         return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
     shape = (projected.qkv.shape[0], projected.num_heads, projected.head_dim)
     out = torch.empty(shape, dtype=projected.qkv.dtype, device=projected.qkv.device)
@@ -62,13 +63,13 @@ def paged_attention(
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     plan = step_plan(meta, q, kv.shape[2], window, softcap)
-    rows = (meta.block_table, meta.seq_lens, meta.query_start)
     if plan.decode is not None:
         decode_attention(q, kv, meta, plan.decode, out, scale, window, softcap)
     for row in plan.fresh:
         fresh_attention(q, kv, meta, row, out, scale)
     if plan.cu_tiles is not None:
-        prefill_attention(q, kv, *rows, plan.cu_tiles, plan.max_tiles, out, scale, window, softcap)
+        busy = num_programs(q.device) // PREFILL_SHARE
+        prefill_attention(q, kv, meta, plan.cu_tiles, plan.max_tiles, busy, out, scale, window, softcap)
     return out
 
 
@@ -103,7 +104,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     device = _upload(packed, q.device)
     decode = None
     if cu_chunks[-1]:
-        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q, num_kv_heads)
+        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q)
     tiles = int(cu_tiles[-1])
     return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles, fresh)
 
@@ -112,18 +113,15 @@ def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan
     programs = num_programs(q.device)
     rows = ahead.cu_chunks.shape[0] - 1
     most = chunk_capacity(rows, programs, num_kv_heads)
-    decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q, num_kv_heads)
+    decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q)
     return StepPlan(decode, ahead.cu_tiles, ahead.max_tiles)
 
 
-def _decode_plan(
-    cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor, num_kv_heads: int
-) -> DecodePlan:
+def _decode_plan(cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor) -> DecodePlan:
     heads, dim = q.shape[1], q.shape[2]
     part = torch.empty((items, heads, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((items, heads), dtype=torch.float32, device=q.device)
-    arrived = torch.zeros((cu_chunks.shape[0] - 1) * num_kv_heads, dtype=torch.int32, device=q.device)
-    return DecodePlan(cu_chunks, chunk, part, lse, arrived, num_programs(q.device))
+    return DecodePlan(cu_chunks, chunk, part, lse, num_programs(q.device))
 
 
 class TritonAhead:

@@ -3,11 +3,11 @@
 The visible past of every row is cut into chunks of one length, chosen per step so that all multiprocessors have
 about the same number of them whatever the mix of row lengths. A fixed grid of programs walks the list of
 (chunk, KV head), so the launch does not depend on lengths and can sit inside a CUDA graph. Rows of one chunk are
-written straight to the output; the others leave partial sums, and who comes last to a row's head adds them up, in the
-order of the chunks whoever it is.
+written straight to the output; the others leave partial sums that `_merge` adds up.
 
-Where no row sees what another writes in the step, the same launch makes the queries out of the QKV product and writes
-the new K and V: the program of a row's last chunk holds its newest token in registers.
+For few rows, where no row sees what another writes in the step, the same launch makes the queries out of the QKV
+product and writes the new K and V: the program of a row's last chunk holds its newest token in registers. For many
+rows this costs more than a launch: each chunk's program would turn its queries anew while it reads nothing.
 
 The query heads of a KV head share each read of K and V. Legend: R rows, H heads, G query heads a KV head, D head dim,
 B block size, N blocks, C chunks.
@@ -22,12 +22,12 @@ import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton.attention_tile import LOG2E, attend, softcap_logits
-from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.common import LAUNCH, ask_for, find_row, let_next_start, pow2, wait_for_inputs
 from octavo.kernels.triton.prologue import angles, norm_rotate, operands, rotary
 
 MIN_CHUNK = 64
 GOOD_CHUNK = 256
-_AT_ONCE = 4  # chunks that are added up at once
+MAX_FUSED = 32  # rows
 
 
 @dataclass(slots=True)
@@ -39,7 +39,6 @@ class DecodePlan:
     chunk: torch.Tensor
     part: torch.Tensor  # [capacity, H, D] fp32
     lse: torch.Tensor  # [capacity, H] fp32, log2 of the sum of exponentials
-    arrived: torch.Tensor  # [R * H_kv] int32, chunks of a row's head that are done; zero before and after a launch
     programs: int
 
 
@@ -106,46 +105,18 @@ def _take_newest(q, k, v, scale_log2, softcap, best, total, acc, CAPPED: tl.cons
     return top, total * decay + weight, acc
 
 
-@triton.jit
-def _add_up(
-    part_ptr, lse_ptr, out_ptr, first, pieces, kv_head, query,
-    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, G_POW: tl.constexpr, AT_ONCE: tl.constexpr,
-):  # fmt: skip
-    """The output of a row's KV head from its chunks ``first .. first + pieces``. What others wrote is read past L1."""
-    place = tl.arange(0, G_POW * D_PAD)
-    head = kv_head * G + place // D_PAD
-    column = place % D_PAD
-    inside = (place // D_PAD < G) & (column < D)
-    best = tl.full((G_POW * D_PAD,), float("-inf"), tl.float32)
-    total = tl.zeros((G_POW * D_PAD,), tl.float32)
-    acc = tl.zeros((G_POW * D_PAD,), tl.float32)
-    for step in range(0, pieces, AT_ONCE):
-        piece = step + tl.arange(0, AT_ONCE)
-        mask = (piece < pieces)[:, None] & inside[None, :]
-        at = (first + piece).to(tl.int64)[:, None] * H + head[None, :]
-        lse = tl.load(lse_ptr + at, mask=mask, other=float("-inf"), cache_modifier=".cg")
-        part = tl.load(part_ptr + at * D + column[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-        top = tl.maximum(best, tl.max(lse, axis=0))
-        shift = tl.where(inside, top, 0.0)
-        decay = tl.exp2(best - shift)
-        weight = tl.exp2(lse - shift[None, :])
-        acc = acc * decay + tl.sum(part * weight, axis=0)
-        total = total * decay + tl.sum(weight, axis=0)
-        best = top
-    tl.store(out_ptr + (query * H + head) * D + column, (acc / total).to(out_ptr.dtype.element_ty), mask=inside)
-
-
 @triton.jit(do_not_specialize=["num_rows", "window"])
 def _decode(
     q_ptr, q_norm_ptr, k_norm_ptr, cos_sin_ptr, rope_index_ptr, slots_ptr, kv_ptr, table_ptr, lens_ptr,
-    query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, arrived_ptr, num_rows, stride_q, stride_table,
+    query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, num_rows, stride_q, stride_table,
     stride_block, stride_half, stride_head, scale_log2, softcap, window, eps, FUSED: tl.constexpr,
     NORM: tl.constexpr, ROTARY: tl.constexpr, H_KV: tl.constexpr, G: tl.constexpr, G_PAD: tl.constexpr,
-    G_POW: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr, TILE: tl.constexpr,
-    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr, AT_ONCE: tl.constexpr,
+    D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr, TILE: tl.constexpr,
+    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
     let_next_start()
-    wait_for_inputs()
+    if not FUSED:
+        wait_for_inputs()
     num_items = tl.load(cu_ptr + num_rows) * H_KV
     chunk = tl.load(chunk_ptr)
     head = tl.arange(0, G_PAD)
@@ -163,7 +134,14 @@ def _decode(
         cached = high
         if FUSED:
             cached = tl.minimum(high, length - 1)
+            # All up to here was there before the step's first layer, so it is read while the kernel before still runs.
             cos, sin, partner, sign = angles(cos_sin_ptr, rope_index_ptr + query, column, D_PAD, ROTARY)
+            token = low + tl.arange(0, TILE)
+            block = tl.load(table_ptr + row.to(tl.int64) * stride_table + token // B, mask=token < cached, other=0)
+            tile = cache + block.to(tl.int64) * stride_block + (token % B) * D
+            ask_for(tile, LINES)
+            ask_for(tile + stride_half, LINES)
+            wait_for_inputs()
             q = norm_rotate(
                 base + kv_head * G * D, q_norm_ptr, head, G, cos, sin, partner, sign, column, eps, D, NORM
             ).to(q_ptr.dtype.element_ty)
@@ -195,11 +173,47 @@ def _decode(
             spot = (first + index).to(tl.int64) * h + kv_head * G + head
             tl.store(part_ptr + spot[:, None] * D + column[None, :], acc, mask=inside)
             tl.store(lse_ptr + spot, best + tl.log2(total), mask=head < G)
-            tl.debug_barrier()  # all of the program's stores come before its arrival
-            mine = arrived_ptr + row * H_KV + kv_head
-            if tl.atomic_add(mine, 1, sem="acq_rel") == pieces - 1:
-                _add_up(part_ptr, lse_ptr, out_ptr, first, pieces, kv_head, query, h, G, D, D_PAD, G_POW, AT_ONCE)
-                tl.store(mine, 0)
+
+
+@triton.jit
+def _merge(
+    part_ptr,
+    lse_ptr,
+    cu_ptr,
+    query_start_ptr,
+    out_ptr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    PIECES: tl.constexpr,
+):
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    let_next_start()
+    wait_for_inputs()
+    first = tl.load(cu_ptr + row)
+    count = tl.load(cu_ptr + row + 1) - first
+    if count > 1:
+        column = tl.arange(0, D_PAD)
+        piece = tl.arange(0, PIECES)
+        best = float("-inf")
+        total = 0.0
+        acc = tl.zeros((D_PAD,), tl.float32)
+        for step in range(0, count, PIECES):
+            live = step + piece < count
+            at = (first + step + piece).to(tl.int64) * H + head
+            lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"))
+            inside = live[:, None] & (column < D)[None, :]
+            part = tl.load(part_ptr + at[:, None] * D + column[None, :], mask=inside, other=0.0)
+            top = tl.maximum(best, tl.max(lse, axis=0))
+            decay = tl.exp2(best - top)
+            weight = tl.exp2(lse - top)
+            acc = acc * decay + tl.sum(part * weight[:, None], axis=0)
+            total = total * decay + tl.sum(weight, axis=0)
+            best = top
+        query = tl.load(query_start_ptr + row).to(tl.int64)
+        out_at = (query * H + head) * D + column
+        tl.store(out_ptr + out_at, (acc / total).to(out_ptr.dtype.element_ty), mask=column < D)
 
 
 def decode_attention(
@@ -234,7 +248,6 @@ def decode_attention(
         out,
         plan.part,
         plan.lse,
-        plan.arrived,
         meta.seq_lens.shape[0],
         pointers[0].stride(0),
         meta.block_table.stride(0),
@@ -251,16 +264,28 @@ def decode_attention(
         H_KV=kv_heads,
         G=group,
         G_PAD=max(16, pow2(group)),
-        G_POW=pow2(group),
         D=dim,
         D_PAD=max(16, pow2(dim)),
         B=block_size,
         TILE=64,
         CAPPED=softcap is not None,
         WINDOWED=window is not None,
+        LINES=triton.cdiv(dim * kv.dtype.itemsize, 128),
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
-        AT_ONCE=_AT_ONCE,
         num_warps=2 if dim <= 128 else 4,
         num_stages=3 if dim <= 128 else 2,
+        **LAUNCH,
+    )
+    _merge[(meta.seq_lens.shape[0], heads)](
+        plan.part,
+        plan.lse,
+        plan.cu_chunks,
+        meta.query_start,
+        out,
+        H=heads,
+        D=dim,
+        D_PAD=pow2(dim),
+        PIECES=8,
+        num_warps=1,
         **LAUNCH,
     )

@@ -1,5 +1,7 @@
 """Small pieces that several kernels share."""
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -24,6 +26,31 @@ def let_next_start():
     """The next kernel's programs may take what room this one leaves."""
     if DEPENDENT:
         gdc_launch_dependents()
+
+
+@triton.jit
+def ask_for(pointers, LINES: tl.constexpr):
+    """Have lines of 128 bytes, `LINES` in a row from each pointer ``[N]`` on, brought into the L2 cache; no wait."""
+    if DEPENDENT:
+        at = pointers.to(tl.int64)
+        for line in tl.static_range(LINES):
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+                "=r,l",
+                [at + line * 128],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+
+
+@cache
+def shared_memory() -> int:
+    """Bytes of shared memory that a program may have: 227 KiB on an H200, 99 KiB on most cards for a desk."""
+    if not torch.cuda.is_available():
+        return 232_448
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
 def pow2(n: int) -> int:

@@ -25,7 +25,10 @@ def _rms_norm(x_ptr, w_ptr, y_ptr, stride_x, eps, E: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def _add_rms_norm(x_ptr, r_ptr, w_ptr, y_ptr, sum_ptr, stride_x, stride_r, eps, E: tl.constexpr, BLOCK: tl.constexpr):
+def _add_rms_norm(
+    x_ptr, r_ptr, w_ptr, y_ptr, sum_ptr, stride_x, stride_part, stride_r, eps,
+    E: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < E
@@ -33,6 +36,10 @@ def _add_rms_norm(x_ptr, r_ptr, w_ptr, y_ptr, sum_ptr, stride_x, stride_r, eps, 
     let_next_start()
     wait_for_inputs()
     x = tl.load(x_ptr + token * stride_x + column, mask=inside, other=0.0).to(tl.float32)
+    if PARTS > 1:
+        for part in tl.static_range(1, PARTS):
+            x += tl.load(x_ptr + part * stride_part + token * stride_x + column, mask=inside, other=0.0)
+        x = x.to(sum_ptr.dtype.element_ty).to(tl.float32)
     r = tl.load(r_ptr + token * stride_r + column, mask=inside, other=0.0).to(tl.float32)
     # The sum is rounded to the storage type first, as the unfused pair of operations does.
     total = (x + r).to(sum_ptr.dtype.element_ty)
@@ -54,9 +61,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``residual + x`` normed, and the sum: ``[T, E] x 2 -> [T, E] x 2``."""
-    tokens, size = x.shape
-    y = torch.empty((tokens, size), dtype=x.dtype, device=x.device)
+    """``residual + x`` normed, and the sum: ``[T, E] x 2 -> [T, E] x 2``; x may be fp32 parts ``[S, T, E]``."""
+    tokens, size = residual.shape
+    parts = x.shape[0] if x.dim() > 2 else 1
+    y = torch.empty((tokens, size), dtype=residual.dtype, device=x.device)
     total = torch.empty((tokens, size), dtype=residual.dtype, device=x.device)
     if tokens:
         _add_rms_norm[(tokens,)](
@@ -65,11 +73,13 @@ def add_rms_norm(
             weight,
             y,
             total,
+            x.stride(-2),
             x.stride(0),
             residual.stride(0),
             eps,
             E=size,
             BLOCK=pow2(size),
+            PARTS=parts,
             num_warps=_warps(size),
             **LAUNCH,
         )

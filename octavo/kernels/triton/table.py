@@ -6,7 +6,7 @@ from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, attention, paged_attention
 from octavo.kernels.triton.greedy import greedy
-from octavo.kernels.triton.linear import linear, normed_linear
+from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 
@@ -21,6 +21,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         attention=attention,
         greedy=greedy,
         linear=linear,
+        linear_parts=linear_parts,
         normed_linear=normed_linear,
         paged_attention=paged_attention,
         qkv_prologue=qkv_prologue,

@@ -40,6 +40,10 @@ class QuantMethod(ABC):
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, in_features] -> [T, out_features]``."""
 
+    def apply_parts(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
+        """The product for a norm to take, perhaps in parts ``[S, T, out_features]``; see kernels/ops.LinearParts."""
+        return self.apply(ops, layer, x, None)
+
     @abstractmethod
     def create_table(
         self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device

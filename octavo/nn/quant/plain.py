@@ -24,6 +24,9 @@ class Plain(QuantMethod):
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         return ops.linear(x, layer.get_parameter("weight"), bias)
 
+    def apply_parts(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
+        return ops.linear_parts(x, layer.get_parameter("weight"))
+
     def create_table(
         self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:

@@ -14,7 +14,8 @@ from octavo.kernels.ref import prologue as ref_prologue
 from octavo.kernels.ref.act import act_mul as ref_act_mul
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
-from octavo.kernels.triton import prologue
+from octavo.kernels.triton import attention as attention_module
+from octavo.kernels.triton import attention_prefill, prologue
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import attention, paged_attention
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -115,6 +116,28 @@ def test_attention(heads, kv_heads, dim, block, window, softcap, query_lens, seq
         torch.testing.assert_close(plain.cpu(), want, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "block", "window", "softcap"),
+    [(4, 2, 64, 16, None, None), (2, 1, 80, 4, 200, None), (2, 2, 128, 16, 33, 5.0)],
+)
+def test_few_queries_over_a_long_past_share_it_out(
+    heads, kv_heads, dim, block, window, softcap, dtype, monkeypatch
+) -> None:
+    """Short chunks at the end of long rows, beside rows of one piece, of one query and of none."""
+    monkeypatch.setattr(attention_module, "num_programs", lambda _: 512)
+    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    torch.manual_seed(7)
+    query_lens, seq_lens = [3, 1, 20, 9], [700, 90, 450, 9]
+    meta = make_meta(query_lens, seq_lens, block)
+    kv = make_cache(meta, kv_heads, dim, dtype, window=window)
+    q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
+    assert attention_prefill.max_pieces(q.shape[0], heads, dtype.itemsize, dim, 256) == 16
+    got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
+    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
+    torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
+
+
 FUSED_CASES = [
     # heads, kv heads, head dim, rotary, norm, block, window, softcap
     (4, 2, 64, 64, True, 16, None, None),
@@ -210,7 +233,7 @@ def test_cache_beyond_32_bit_offsets() -> None:
     )
     kv[-64:] = torch.randn(64, 2, kv_heads, block, dim, device=DEVICE).to(torch.bfloat16)
     qkv = torch.randn(31, (16 + 16) * dim, device=DEVICE).to(torch.bfloat16)
-    q = qkv_prologue(qkv, None, None, 1e-6, None, None, kv, meta, 16, kv_heads, dim)
+    q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, 16, kv_heads, dim), kv, meta)
     got = paged_attention(q, kv, meta, dim**-0.5, None, None)
     small = kv[-64:].float()
     meta.block_table -= blocks - 64

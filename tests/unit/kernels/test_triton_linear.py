@@ -8,14 +8,13 @@ pytest.importorskip("triton")
 
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.linear import normed_linear as ref_normed_linear
-from octavo.kernels.triton.linear import (
-    MAX_STRIP,
-    Norm,
-    few_token_linear,
-    linear,
-    normed_linear,
-    one_token_linear,
-)
+from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
+from octavo.kernels.triton import linear_some
+from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
+from octavo.kernels.triton.linear_few import MAX_STRIP, few_token_linear
+from octavo.kernels.triton.linear_one import Norm, one_token_linear
+from octavo.kernels.triton.linear_some import Shape, shape_in_parts, shape_whole, some_token_linear
+from octavo.kernels.triton.norm import add_rms_norm
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -86,3 +85,67 @@ def test_the_entries_of_the_table(tokens) -> None:
     torch.testing.assert_close(
         linear(t["x"], t["weight"], t["bias"]), F.linear(t["x"], t["weight"], t["bias"]), **CLOSE
     )
+
+
+@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(("tokens", "features", "size"), [(19, 40, 256), (37, 100, 128), (2, 16, 64)])
+def test_some_tokens(tokens, features, size, with_bias, activation) -> None:
+    """Tiles that tokens and features do not fill, with all that can ride along."""
+    t = tensors(tokens, features, size)
+    gated = activation != "none"
+    rows = slice(None) if gated else slice(features)
+    bias = t["bias"][rows] if with_bias else None
+    got = some_token_linear(t["x"], t["weight"][rows], bias, Shape(32, 16, 64, 1, 4, 2), activation)
+    want = F.linear(t["x"], t["weight"][rows], bias)
+    torch.testing.assert_close(got, act_mul(want, activation) if gated else want, **CLOSE)
+
+
+@pytest.mark.parametrize(("tokens", "features", "size"), [(5, 40, 1024), (70, 96, 512)])
+def test_parts_are_added_by_the_norm(tokens, features, size) -> None:
+    t = tensors(tokens, features, size)
+    residual, norm = t["residual"][:, :features].contiguous(), t["norm"][:features]
+    weight = t["weight"][:features]
+    parts = some_token_linear(t["x"], weight, None, Shape(32, 16, 64, 4, 4, 2))
+    assert parts.shape == (4, tokens, features)
+    assert parts.dtype == torch.float32
+    whole = F.linear(t["x"], weight)
+    want = ref_add_rms_norm(whole, residual.clone(), norm, 1e-6)
+    for add in (add_rms_norm, ref_add_rms_norm):
+        for got, right in zip(add(parts, residual.clone(), norm, 1e-6), want):
+            torch.testing.assert_close(got, right, **CLOSE)
+    joined = linear_parts(t["x"], weight)
+    torch.testing.assert_close(joined.sum(0).to(DTYPE) if joined.dim() > 2 else joined, whole, **CLOSE)
+    down = torch.randn(24, features, device=DEVICE).to(DTYPE)
+    want_y, want_total = ref_normed_linear(whole, residual, norm, 1e-6, down, None, "silu")
+    for following in (normed_linear, ref_normed_linear):
+        y, total = following(parts, residual.clone(), norm, 1e-6, down, None, "silu")
+        torch.testing.assert_close(y, want_y, **CLOSE)
+        torch.testing.assert_close(total, want_total, **CLOSE)
+
+
+@pytest.mark.parametrize("memory", [232_448, 101_376])
+@pytest.mark.parametrize("tokens", [2, 16, 17, 64, 100])
+def test_shapes_fit_the_device(tokens, memory, monkeypatch) -> None:
+    """Whole tiles of K, no more shared memory than there is, for a card of a data centre and one of a desk."""
+    monkeypatch.setattr(linear_some, "shared_memory", lambda: memory)
+    for features, size in [(1024, 2048), (1024, 3072), (4096, 4096), (896, 4864), (2048, 8960)]:
+        x = torch.zeros(tokens, size, dtype=torch.bfloat16)
+        for shape in (shape_in_parts(x, features), shape_whole(x, features, gate=True)):
+            if shape is not None:
+                assert size % (shape.parts * shape.depth) == 0
+                assert shape.tokens >= tokens
+                assert shape.stages * (shape.features + shape.tokens) * shape.depth * 2 <= memory
+
+
+def test_which_products_are_split() -> None:
+    """More than one token, never fp32: its sums should not depend on how many tokens stand beside."""
+    x = torch.zeros(64, 3072, dtype=torch.bfloat16)
+    assert shape_in_parts(x, 1024) is not None
+    assert shape_in_parts(x, 8192) is None
+    assert shape_in_parts(x[:1], 1024) is None
+    assert shape_in_parts(x.float(), 1024) is None
+    assert shape_in_parts(x[:, :3000], 1024) is None
+    assert shape_in_parts(x.new_zeros(129, 3072), 1024) is None
+    assert shape_whole(x, 151_936, gate=False) is None
+    assert shape_whole(x.float(), 4096, gate=True) is None

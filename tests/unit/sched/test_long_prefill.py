@@ -1,17 +1,28 @@
 """Slices of long prompts: they leave room for those who run, and cost a lone prompt nothing."""
 
+import pytest
+
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import EngineRequest, Sampling
+from octavo.bench.gpu.setting import model_config
+from octavo.engine.slices import SLOWER, reach
+from octavo.models.registry import read_architecture
+from octavo.sched.gates import long_prefill
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor
 
 
-def steps(*prompts: int) -> list[list[int]]:
+def steps(*prompts: int, reach: int = 0) -> list[list[int]]:
     """Tokens a row of each step; the prompts arrive one step apart."""
     layout = KVLayout((KVGroup(KVSpec(1, 1), (0,)),), 4, 100, 4)
     limits = Limits(
-        max_model_len=200, max_num_seqs=4, max_num_batched_tokens=100, long_prefill_token_threshold=16, vocab_size=97
+        max_model_len=200,
+        max_num_seqs=4,
+        max_num_batched_tokens=100,
+        long_prefill_token_threshold=16,
+        long_prefill_reach=reach,
+        vocab_size=97,
     )
     scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=4, max_tokens=100, vocab_size=97)
     executor.start(layout)
@@ -35,3 +46,16 @@ def test_a_lone_prompt_is_computed_at_once():
 
 def test_beside_others_it_comes_in_slices():
     assert steps(5, 40)[:4] == [[5], [1, 16], [1, 16], [1, 8]]
+
+
+def test_slices_shrink_as_the_past_grows(monkeypatch):
+    """With a reach of 16 tokens: 16 at the start, 16 * 16 / 32 behind 16, then no fewer than a tile."""
+    monkeypatch.setattr(long_prefill, "LEAST", 4)
+    assert [step[-1] for step in steps(5, 40, reach=16)[1:6]] == [16, 8, 4, 4, 4]
+
+
+def test_a_token_behind_the_reach_costs_two():
+    """Qwen3-0.6B's shape: 440 million weights in its products, 28 layers of 16 heads of 128."""
+    arch = read_architecture(model_config("qwen3-0.6b"))
+    products = 28 * (1024 * 4096 + 2048 * 1024 + 3 * 1024 * 3072)
+    assert reach(arch) == pytest.approx(products / (SLOWER * 2 * 28 * 2048), rel=0.01)
