@@ -92,10 +92,10 @@ def _wait(process: "subprocess.Popen[bytes]", port: int, until: float) -> None:
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with {process.returncode}")
         with contextlib.suppress(OSError, http.client.HTTPException, RuntimeError):
-            _ask(port, "GET", "/health")
+            _ask(port, "GET", "/v1/models")  # unlike /health it is answered only once the model is there
             return
         time.sleep(POLL_S)
-    raise RuntimeError("the server did not become ready")
+    raise RuntimeError("the server did not become ready in time")
 
 
 def _ask(port: int, method: str, path: str, body: object = None) -> bytes:

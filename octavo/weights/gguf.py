@@ -11,6 +11,7 @@ import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from octavo.base.errors import ModelFileError
 from octavo.weights.gguf_types import BLOCK_TYPES, UNREAD_TYPES
 
 try:
-    from octavo.kernels.cpu import _native
+    _native: Any = import_module("octavo.kernels.cpu._native")
 except ImportError:  # not built
     _native = None
 

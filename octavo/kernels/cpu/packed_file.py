@@ -66,7 +66,8 @@ class PackedFile:
         piece = self._pieces[self._next]
         if piece.tag != tag:
             log.warning("%s holds other weights than expected; they are packed again", self._path)
-            self._next, self._pieces = 0, []
+            self._pieces = []
+            self._path.unlink(missing_ok=True)  # the next start packs all of them
             return None
         self._next += 1
         module = native()
@@ -80,6 +81,8 @@ class PackedFile:
     def keep(self, least_bytes: int = LEAST_BYTES) -> threading.Thread | None:
         """Write what was packed, in a thread of its own, if all of it was and it is worth it."""
         made, self._made = self._made, []
+        if self._next:
+            log.info("packed weights are mapped from %s", self._path)
         if self._next or sum(weight.nbytes for _, weight in made) < least_bytes:
             return None
         thread = threading.Thread(target=self._write, args=(made,), daemon=True, name="octavo-packed")
