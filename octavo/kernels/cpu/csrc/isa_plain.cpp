@@ -1,4 +1,5 @@
 // The kernels for plain; this file alone is compiled with the flags of that instruction set.
+#define OCTAVO_UNROLL _Pragma("GCC unroll 1")  // nothing here stays in registers anyway, and it compiles far sooner
 #include "kernels.h"
 #include "vec_plain.h"
 #include "table.h"

@@ -10,7 +10,9 @@ namespace octavo {
 #endif
 
 #define OCTAVO_INLINE inline __attribute__((always_inline))
+#ifndef OCTAVO_UNROLL
 #define OCTAVO_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 // ggml's kvalues_iq4nl plus 128.
 alignas(16) static const uint8_t kLevels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
