@@ -11,7 +11,7 @@ from octavo.base.errors import ConfigError
 from octavo.base.registry import Registry
 from octavo.kernels.ops import Ops
 from octavo.kernels.ref.act import act_mul
-from octavo.kernels.ref.attention import attention, paged_attention
+from octavo.kernels.ref.attention import paged_attention
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
@@ -47,7 +47,6 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "act_mul": act_mul,
         "qkv_prologue": qkv_prologue,
         "paged_attention": paged_attention,
-        "attention": attention,
         "linear": linear,
         "linear_parts": linear_parts,
         "normed_linear": normed_linear,

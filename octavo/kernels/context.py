@@ -23,7 +23,6 @@ class AttentionMeta:
     num_rows: int
     query_lens: list[int]  # the same lengths as host numbers, one a row; they let plain code loop without a wait
     seq_lens_host: list[int]
-    apart: bool = False  # every row has one query, and none sees what another row writes in this step
     scratch: dict[str, object] = field(default_factory=dict)  # a backend's per-step plan
 
 

@@ -61,20 +61,6 @@ class PagedAttention(Protocol):
         ...
 
 
-class Attention(Protocol):
-    def __call__(
-        self,
-        projected: Projected,
-        kv: Tensor,
-        meta: AttentionMeta,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-    ) -> Tensor:
-        """`QkvPrologue`, then `PagedAttention`: ``[T, H, D]``. One kernel may do both where ``meta.apart``."""
-        ...
-
-
 class Linear(Protocol):
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, E] x [O, E] -> [T, O]``."""
@@ -137,7 +123,6 @@ class Ops:
     act_mul: ActMul
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
-    attention: Attention
     linear: Linear
     linear_parts: LinearParts
     normed_linear: NormedLinear

@@ -78,7 +78,8 @@ class Attention(nn.Module):
             heads.num_kv_heads,
             heads.head_dim,
         )
-        out = self.ops.attention(projected, kv, meta, heads.scale, heads.window, heads.softcap)
+        q = self.ops.qkv_prologue(projected, kv, meta)
+        out = self.ops.paged_attention(q, kv, meta, heads.scale, heads.window, heads.softcap)
         out = out.view(-1, self.q_size)
         result: Tensor = self.o.before_norm(out) if parts else self.o(out)
         return result

@@ -89,8 +89,7 @@ class BatchBuilder:
         arrays = [token_rows, positions, shape.rows, query_start, seq_lens]
         arrays += [sample_index, shape.rows[shape.sample], seq_lens[shape.sample], self._table.num_prompt[token_rows]]
         staged = self._stager.send([ints(array) for array in arrays])
-        apart = not plan.added and bool((shape.counts == 1).all())
-        groups = self._fill(staged, shape.counts.tolist(), seq_lens.tolist(), apart=apart)
+        groups = self._fill(staged, shape.counts.tolist(), seq_lens.tolist())
         total = int(query_start[-1])
         return Batch(
             input_ids=self._input_ids[:total],
@@ -107,9 +106,7 @@ class BatchBuilder:
             host_sample_positions=seq_lens[shape.sample],
         )
 
-    def _fill(
-        self, staged: list[Tensor], query_lens: list[int], seq_lens_host: list[int], *, apart: bool
-    ) -> list[AttentionMeta]:
+    def _fill(self, staged: list[Tensor], query_lens: list[int], seq_lens_host: list[int]) -> list[AttentionMeta]:
         """Write the device buffers from the staged arrays; one AttentionMeta a KV group."""
         max_seq_len = max(seq_lens_host, default=1)
         table, size = self._table, self._table.block_size
@@ -137,7 +134,6 @@ class BatchBuilder:
                 num_rows=count,
                 query_lens=query_lens,
                 seq_lens_host=seq_lens_host,
-                apart=apart,
             )
             for group in range(table.num_groups)
         ]

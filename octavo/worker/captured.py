@@ -206,7 +206,6 @@ class CapturedLauncher:
                 num_rows=room.rows,
                 query_lens=[],
                 seq_lens_host=[],
-                apart=not room.mixed,
             )
             for group in range(self._table.num_groups)
         ]

@@ -33,8 +33,7 @@ def fitting(plan: StepPlan, rooms: Sequence[Room], ready: Container[Room]) -> Ro
     """The room for a plan out of `rooms`, which stand tightest first: the first that holds it, unless another is
     ready and tight enough. None: it fits no room."""
     rows, tokens = len(plan.rows), plan.total_tokens
-    # A row that begins may share a block that another fills in this very step, which a decode room does not allow.
-    mixed = tokens != rows or len(plan.sample) != rows or bool(plan.added)
+    mixed = tokens != rows or len(plan.sample) != rows
     able = [room for room in rooms if room.mixed == mixed and room.rows >= rows and room.tokens >= tokens]
     if not able:
         return None

@@ -14,19 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from octavo.kernels.context import AttentionMeta, Projected
-from octavo.kernels.ref.prologue import qkv_prologue
+from octavo.kernels.context import AttentionMeta
 
 _TILE = 256  # queries of one row that meet their keys at once
 # Cached tokens gathered at once over decode rows: on a CPU few enough that they stay in its cache.
 _GATHER_TOKENS = {"cpu": 2048, "cuda": 65_536}
-
-
-def attention(
-    projected: Projected, kv: Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
-) -> Tensor:
-    """See kernels/ops.Attention."""
-    return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
 
 
 def paged_attention(

@@ -12,12 +12,11 @@ import numpy.typing as npt
 import torch
 
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
-from octavo.kernels.context import AttentionMeta, Projected
+from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
-from octavo.kernels.triton.attention_decode import MAX_FUSED, DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
-from octavo.kernels.triton.prologue import qkv_prologue
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
 PREFILL_SHARE = 2  # a program of prefill takes the room of two
@@ -41,20 +40,6 @@ class PlanAhead:
     chunk: torch.Tensor
     cu_tiles: torch.Tensor | None
     max_tiles: int
-
-
-def attention(
-    projected: Projected, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
-) -> torch.Tensor:
-    """As `Attention` in kernels/ops: one launch for few rows that are apart, else prologue and attention."""
-    if not meta.apart or meta.num_rows > MAX_FUSED:
-        return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
-    shape = (projected.qkv.shape[0], projected.num_heads, projected.head_dim)
-    out = torch.empty(shape, dtype=projected.qkv.dtype, device=projected.qkv.device)
-    plan = step_plan(meta, out, kv.shape[2], window, softcap)
-    if plan.decode is not None:
-        decode_attention(projected, kv, meta, plan.decode, out, scale, window, softcap)
-    return out
 
 
 def paged_attention(

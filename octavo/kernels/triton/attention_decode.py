@@ -5,10 +5,6 @@ about the same number of them whatever the mix of row lengths. A fixed grid of p
 (chunk, KV head), so the launch does not depend on lengths and can sit inside a CUDA graph. Rows of one chunk are
 written straight to the output; the others leave partial sums that `_merge` adds up.
 
-For few rows, where no row sees what another writes in the step, the same launch makes the queries out of the QKV
-product and writes the new K and V: the program of a row's last chunk holds its newest token in registers. For many
-rows this costs more than a launch: each chunk's program would turn its queries anew while it reads nothing.
-
 The query heads of a KV head share each read of K and V. Legend: R rows, H heads, G query heads a KV head, D head dim,
 B block size, N blocks, C chunks.
 """
@@ -20,14 +16,12 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.context import AttentionMeta, Projected
-from octavo.kernels.triton.attention_tile import LOG2E, attend, softcap_logits
-from octavo.kernels.triton.common import LAUNCH, ask_for, find_row, let_next_start, pow2, wait_for_inputs
-from octavo.kernels.triton.prologue import angles, norm_rotate, operands, rotary
+from octavo.kernels.context import AttentionMeta
+from octavo.kernels.triton.attention_tile import LOG2E, attend
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
 MIN_CHUNK = 64
 GOOD_CHUNK = 256
-MAX_FUSED = 32  # rows
 
 
 @dataclass(slots=True)
@@ -60,7 +54,7 @@ def chunk_capacity(max_rows: int, programs: int, num_kv_heads: int) -> int:
 
 @triton.jit
 def _stretch(piece, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED: tl.constexpr):
-    """Of a chunk: its row, which of the row's it is, their first and number, its tokens ``low .. high``, the row's."""
+    """Of a chunk: its row, which of the row's it is, their first and number, its tokens ``low .. high``."""
     row = find_row(cu_ptr, piece, num_rows)
     first = tl.load(cu_ptr + row)
     pieces = tl.load(cu_ptr + row + 1) - first
@@ -70,53 +64,18 @@ def _stretch(piece, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED: tl.cons
         start = tl.maximum(length - window, 0)
     index = piece - first
     low = start + index * chunk
-    return row, index, first, pieces, low, tl.minimum(low + chunk, length), length
-
-
-@triton.jit
-def _write_newest(
-    k_ptr, to_v, cache, stride_block, stride_half, slot_ptr, k_norm_ptr, cos, sin, partner, sign, column, eps,
-    D: tl.constexpr, B: tl.constexpr, NORM: tl.constexpr,
-):  # fmt: skip
-    """Put a token's key and value into its slot of one KV head's cache; gives them ``[1, D]`` as they lie there."""
-    kind: tl.constexpr = cache.dtype.element_ty
-    one = tl.arange(0, 1)
-    inside = (one[:, None] < 1) & (column[None, :] < D)
-    place = one[:, None] * D + column[None, :]
-    k = norm_rotate(k_ptr, k_norm_ptr, one, 1, cos, sin, partner, sign, column, eps, D, NORM).to(kind)
-    v = tl.load(k_ptr + to_v + place, mask=inside, other=0.0).to(kind)
-    slot = tl.load(slot_ptr)
-    target = cache + (slot // B) * stride_block + (slot % B) * D + place
-    tl.store(target, k, mask=inside)
-    tl.store(target + stride_half, v, mask=inside)
-    return k, v
-
-
-@triton.jit
-def _take_newest(q, k, v, scale_log2, softcap, best, total, acc, CAPPED: tl.constexpr):
-    """Take one token's k and v ``[1, D]`` into the running softmax of q ``[G, D]``: `attend` for a tile of one."""
-    score = tl.sum(q.to(tl.float32) * k.to(tl.float32), axis=1) * scale_log2
-    if CAPPED:
-        score = softcap_logits(score / LOG2E, softcap) * LOG2E
-    top = tl.maximum(best, score)
-    decay = tl.exp2(best - top)
-    weight = tl.exp2(score - top)
-    acc = acc * decay[:, None] + weight.to(v.dtype).to(tl.float32)[:, None] * v.to(tl.float32)
-    return top, total * decay + weight, acc
+    return row, index, first, pieces, low, tl.minimum(low + chunk, length)
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
 def _decode(
-    q_ptr, q_norm_ptr, k_norm_ptr, cos_sin_ptr, rope_index_ptr, slots_ptr, kv_ptr, table_ptr, lens_ptr,
-    query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, num_rows, stride_q, stride_table,
-    stride_block, stride_half, stride_head, scale_log2, softcap, window, eps, FUSED: tl.constexpr,
-    NORM: tl.constexpr, ROTARY: tl.constexpr, H_KV: tl.constexpr, G: tl.constexpr, G_PAD: tl.constexpr,
-    D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr, TILE: tl.constexpr,
-    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr, LINES: tl.constexpr,
+    q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, num_rows,
+    stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
+    H_KV: tl.constexpr, G: tl.constexpr, G_PAD: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr,
+    TILE: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     let_next_start()
-    if not FUSED:
-        wait_for_inputs()
+    wait_for_inputs()
     num_items = tl.load(cu_ptr + num_rows) * H_KV
     chunk = tl.load(chunk_ptr)
     head = tl.arange(0, G_PAD)
@@ -125,46 +84,23 @@ def _decode(
     inside = (head[:, None] < G) & (column[None, :] < D)
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
         kv_head = item % H_KV
-        row, index, first, pieces, low, high, length = _stretch(
+        row, index, first, pieces, low, high = _stretch(
             item // H_KV, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED
         )
         query = tl.load(query_start_ptr + row).to(tl.int64)
-        base = q_ptr + query * stride_q
+        q_at = query * stride_q + (kv_head * G + head[:, None]) * D + column[None, :]
+        q = tl.load(q_ptr + q_at, mask=inside, other=0.0)
         cache = kv_ptr + kv_head * stride_head
-        cached = high
-        if FUSED:
-            cached = tl.minimum(high, length - 1)
-            # All up to here was there before the step's first layer, so it is read while the kernel before still runs.
-            cos, sin, partner, sign = angles(cos_sin_ptr, rope_index_ptr + query, column, D_PAD, ROTARY)
-            token = low + tl.arange(0, TILE)
-            block = tl.load(table_ptr + row.to(tl.int64) * stride_table + token // B, mask=token < cached, other=0)
-            tile = cache + block.to(tl.int64) * stride_block + (token % B) * D
-            ask_for(tile, LINES)
-            ask_for(tile + stride_half, LINES)
-            wait_for_inputs()
-            q = norm_rotate(
-                base + kv_head * G * D, q_norm_ptr, head, G, cos, sin, partner, sign, column, eps, D, NORM
-            ).to(q_ptr.dtype.element_ty)
-        else:
-            q = tl.load(base + (kv_head * G + head[:, None]) * D + column[None, :], mask=inside, other=0.0)
 
         best = tl.full((G_PAD,), float("-inf"), tl.float32)
         total = tl.zeros((G_PAD,), tl.float32)
         acc = tl.zeros((G_PAD, D_PAD), tl.float32)
         table = table_ptr + row.to(tl.int64) * stride_table
-        for at in range(low, cached, TILE):
+        for at in range(low, high, TILE):
             best, total, acc = attend(
-                q, cache, stride_half, stride_block, table, at, low, cached, head, window, scale_log2, softcap,
+                q, cache, stride_half, stride_block, table, at, low, high, head, window, scale_log2, softcap,
                 best, total, acc, D, D_PAD, B, TILE, CAPPED, True, False, False, PRECISION,
             )  # fmt: skip
-        if FUSED:  # noqa: SIM102 - the outer is settled when the kernel is compiled
-            if high == length:
-                k, v = _write_newest(
-                    base + (h + kv_head) * D, H_KV * D, cache, stride_block, stride_half, slots_ptr + query,
-                    k_norm_ptr, cos, sin, partner, sign, column, eps, D, B, NORM,
-                )  # fmt: skip
-                best, total, acc = _take_newest(q, k, v, scale_log2, softcap, best, total, acc, CAPPED)
-
         acc = acc / total[:, None]
         if pieces == 1:
             out_at = (query * h + kv_head * G + head[:, None]) * D + column[None, :]
@@ -217,7 +153,7 @@ def _merge(
 
 
 def decode_attention(
-    q: torch.Tensor | Projected,
+    q: torch.Tensor,
     kv: torch.Tensor,
     meta: AttentionMeta,
     plan: DecodePlan,
@@ -228,17 +164,13 @@ def decode_attention(
 ) -> None:
     """The rows that have chunks: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``.
 
-    Row r's query is token ``query_start[r]``; rows without chunks are left alone. Of a `Projected` the queries are
-    made here and K and V are written: only where ``meta.apart``.
+    Row r's query is token ``query_start[r]``; rows without chunks are left alone.
     """
-    fused = isinstance(q, Projected)
-    pointers = operands(q) if isinstance(q, Projected) else [q] * 5
     heads, dim = out.shape[1], out.shape[2]
     kv_heads, block_size = kv.shape[2], kv.shape[3]
     group = heads // kv_heads
     _decode[(plan.programs,)](
-        *pointers,
-        meta.slots,
+        q,
         kv,
         meta.block_table,
         meta.seq_lens,
@@ -249,7 +181,7 @@ def decode_attention(
         plan.part,
         plan.lse,
         meta.seq_lens.shape[0],
-        pointers[0].stride(0),
+        q.stride(0),
         meta.block_table.stride(0),
         kv.stride(0),
         kv.stride(1),
@@ -257,10 +189,6 @@ def decode_attention(
         scale * LOG2E.value,
         softcap or 1.0,
         window or 0,
-        q.eps if isinstance(q, Projected) else 0.0,
-        FUSED=fused,
-        NORM=isinstance(q, Projected) and q.q_norm is not None,
-        ROTARY=rotary(q) if isinstance(q, Projected) else 0,
         H_KV=kv_heads,
         G=group,
         G_PAD=max(16, pow2(group)),
@@ -270,7 +198,6 @@ def decode_attention(
         TILE=64,
         CAPPED=softcap is not None,
         WINDOWED=window is not None,
-        LINES=triton.cdiv(dim * kv.dtype.itemsize, 128),
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
         num_warps=2 if dim <= 128 else 4,
         num_stages=3 if dim <= 128 else 2,

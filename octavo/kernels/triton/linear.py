@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.linear_few import few_token_linear, fits_few
 from octavo.kernels.triton.linear_one import Norm, fits_one, one_token_linear
 from octavo.kernels.triton.linear_some import shape_in_parts, shape_whole, some_token_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -22,8 +21,6 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     shape = shape_whole(x, weight.shape[0], gate=False)
     if shape is not None:
         return some_token_linear(x, weight, bias, shape)
-    if fits_few(x, weight, gate=False):
-        return few_token_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -55,6 +52,4 @@ def normed_linear(
     shape = shape_whole(normed, weight.shape[0] // 2, gate=True)
     if shape is not None:
         return some_token_linear(normed, weight, bias, shape, activation), total
-    if fits_few(normed, weight, gate=True):
-        return few_token_linear(normed, weight, bias, activation), total
     return act_mul(F.linear(normed, weight, bias), activation), total

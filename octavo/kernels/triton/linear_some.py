@@ -20,7 +20,7 @@ from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, 
 MAX_TOKENS = 64
 MAX_TOKENS_IN_PARTS = 128
 MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
-MAX_NUMBERS = 1 << 24  # of a matrix without a gate, for more than 16 tokens
+MAX_NUMBERS = 1 << 24  # of a matrix; with more cuBLAS is as fast for more than 16 tokens, unless a gate rides along
 _FEATURES = 64
 _PROGRAMS = 128  # that keep the device busy
 _AHEAD = 256
@@ -46,7 +46,8 @@ def shape_whole(x: torch.Tensor, features: int, *, gate: bool) -> Shape | None:
         return None
     padded = max(16, pow2(tokens))
     if gate:
-        return _fitted(padded, 128 if padded == 16 else 64, 1, 4, rows=2 * _FEATURES)
+        big = features * size >= MAX_NUMBERS
+        return _fitted(padded, 128 if padded == 16 else 64, 1, 4, rows=2 * _FEATURES) if big or padded <= 32 else None
     if features < _FEATURES * _PROGRAMS // 2 or (padded > 16 and features * size > MAX_NUMBERS):
         return None
     return _fitted(padded, 128, 1, 6 if padded < 64 else 4, rows=_FEATURES)

@@ -4,7 +4,7 @@ import torch
 
 from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.attention import TritonAhead, attention, paged_attention
+from octavo.kernels.triton.attention import TritonAhead, paged_attention
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -18,7 +18,6 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         act_mul=act_mul,
         add_rms_norm=add_rms_norm,
         ahead=TritonAhead,
-        attention=attention,
         greedy=greedy,
         linear=linear,
         linear_parts=linear_parts,

@@ -17,7 +17,7 @@ from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
 from octavo.kernels.triton import attention as attention_module
 from octavo.kernels.triton import attention_prefill, prologue
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.attention import attention, paged_attention
+from octavo.kernels.triton.attention import paged_attention
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 
@@ -136,38 +136,6 @@ def test_few_queries_over_a_long_past_share_it_out(
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
-
-
-FUSED_CASES = [
-    # heads, kv heads, head dim, rotary, norm, block, window, softcap
-    (4, 2, 64, 64, True, 16, None, None),
-    (8, 1, 80, 20, False, 4, 20, None),
-    (6, 6, 96, 0, True, 32, None, 30.0),
-    (14, 2, 128, 128, True, 16, 50, None),
-    (2, 1, 256, 256, False, 16, None, None),
-]
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "rotary", "norm", "block", "window", "softcap"), FUSED_CASES, ids=str
-)
-def test_rows_apart_take_one_launch(heads, kv_heads, dim, rotary, norm, block, window, softcap, dtype) -> None:
-    """Rows of one, of one chunk and of many chunks; a second launch finds the counters as the first one did."""
-    torch.manual_seed(5)
-    meta = replace(make_meta([1] * 5, [1, 2, 64, 65, 333], block), apart=True)
-    kv = make_cache(meta, kv_heads, dim, dtype, window=window)
-    kv.transpose(2, 3)[meta.slots // block, :, meta.slots % block] = float("nan")  # the newest is in no cache yet
-    qkv = torch.randn(5, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
-    weights = [torch.randn(dim, device=DEVICE).to(dtype) for _ in range(2)] if norm else [None, None]
-    cos_sin = torch.randn(400, rotary, device=DEVICE) if rotary else None
-    projected = Projected(qkv, *weights, 1e-6, cos_sin, meta.positions if rotary else None, heads, kv_heads, dim)
-    other = kv.clone()
-    want = ref_attention.attention(projected, other, replace(meta, scratch={}), dim**-0.5, window, softcap)
-    for _ in range(2):
-        got = attention(projected, kv, meta, dim**-0.5, window, softcap)
-        torch.testing.assert_close(got, want, **tolerance(dtype))
-    torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -11,7 +11,6 @@ from octavo.kernels.ref.linear import normed_linear as ref_normed_linear
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.triton import linear_some
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
-from octavo.kernels.triton.linear_few import MAX_STRIP, few_token_linear
 from octavo.kernels.triton.linear_one import Norm, one_token_linear
 from octavo.kernels.triton.linear_some import Shape, shape_in_parts, shape_whole, some_token_linear
 from octavo.kernels.triton.norm import add_rms_norm
@@ -20,8 +19,7 @@ GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 DTYPE = torch.bfloat16 if GPU else torch.float32
 CLOSE = {"atol": 5e-2, "rtol": 3e-2} if GPU else {"atol": 1e-4, "rtol": 1e-4}
-SHAPES = [(3, 64, 600), (16, 100, 96), (5, 40, 2100)]
-FULL = [(16, 6144, 1024), (7, 1024, 2048), (2, 1024, 3072)] if GPU else []
+FULL = [(16, 6144, 1024), (64, 4096, 1024), (33, 12288, 4096)] if GPU else []
 ONE = [(70, 130), (33, 1024)]
 ONE_FULL = [(4096, 1024), (1024, 3072), (4096, 12288)] if GPU else []
 
@@ -57,22 +55,11 @@ def test_norm_and_gate_ride_along_with_one_token(features, size, activation, wit
         torch.testing.assert_close(total, want_total)
 
 
-@pytest.mark.parametrize(("tokens", "features", "size"), SHAPES + FULL)
-@pytest.mark.parametrize("activation", [None, "silu", "gelu_tanh", "gelu"])
-def test_few_tokens(tokens, features, size, activation) -> None:
-    if activation and size > MAX_STRIP:
-        pytest.skip("a gated product takes one strip of K")
-    t = tensors(tokens, features, size)
-    rows = slice(None) if activation else slice(features)
-    got = few_token_linear(t["x"], t["weight"][rows], t["bias"][rows], activation or "none")
-    want = F.linear(t["x"], t["weight"][rows], t["bias"][rows])
-    torch.testing.assert_close(got, act_mul(want, activation) if activation else want, **CLOSE)
-
-
 def test_a_token_does_not_depend_on_those_beside_it() -> None:
-    t = tensors(16, 100, 96)
-    alone = few_token_linear(t["x"][2:4], t["weight"], None)
-    together = few_token_linear(t["x"], t["weight"], None)
+    t = tensors(16, 100, 128)
+    shape = Shape(32, 16, 64, 1, 4, 2)
+    alone = some_token_linear(t["x"][2:4], t["weight"], None, shape)
+    together = some_token_linear(t["x"], t["weight"], None, shape)
     assert torch.equal(alone, together[2:4])
 
 
@@ -87,9 +74,9 @@ def test_the_entries_of_the_table(tokens) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("activation", ["none", "silu", "gelu_tanh", "gelu"])
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize(("tokens", "features", "size"), [(19, 40, 256), (37, 100, 128), (2, 16, 64)])
+@pytest.mark.parametrize(("tokens", "features", "size"), [(19, 40, 256), (37, 100, 128), (2, 16, 64), *FULL])
 def test_some_tokens(tokens, features, size, with_bias, activation) -> None:
     """Tiles that tokens and features do not fill, with all that can ride along."""
     t = tensors(tokens, features, size)
