@@ -25,7 +25,6 @@ from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, Vocabulary
 from octavo.engine.control import execute
 from octavo.engine.core import Core
-from octavo.platform.lean import import_less
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +125,6 @@ def serve(launch: Launch) -> int:
     receiver: ipc.Receiver[EngineInput] = ipc.Receiver(context, launch.inbox, launch.key, EngineInput)
     core: Core | None = None
     try:
-        import_less(launch.config.device.device)
         engine = _load(launch.assembly)(launch.config)
         core = engine.core
         # What start-up made lives as long as the process: the collector need not walk it on every full round.
