@@ -240,12 +240,14 @@ template <class V, int L, int P>
 static void matmul_layout(const MatmulArgs& args) {
   switch (act_width(*args.acts, args.tile)) {
     case 1: return matmul_tile<V, L, 1, P>(args);
+    case 6: return matmul_tile<V, L, 6, P>(args);
+#ifndef OCTAVO_FEW_TILES
     case 2: return matmul_tile<V, L, 2, P>(args);
     case 3: return matmul_tile<V, L, 3, P>(args);
     case 4: return matmul_tile<V, L, 4, P>(args);
-    case 6: return matmul_tile<V, L, 6, P>(args);
     case 8: return matmul_tile<V, L, 8, P>(args);
     case 12: return matmul_tile<V, L, 12, P>(args);
+#endif
     default: return matmul_tile<V, L, 16, P>(args);
   }
 }
