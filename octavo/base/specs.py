@@ -64,6 +64,16 @@ def group_layers(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
     return tuple(groups)
 
 
+INT8_EXTRA_DIMS = 2
+
+
+def cache_specs(specs: Sequence[KVSpec], dtype: str) -> list[KVSpec]:
+    """The layers' needs in a cache of `dtype`: int8 keeps a scale of two bytes for each head and token, which counts
+    as two more dims."""
+    extra = INT8_EXTRA_DIMS if dtype == "int8" else 0
+    return [KVSpec(spec.num_kv_heads, spec.head_dim + extra, spec.window) for spec in specs]
+
+
 def block_bytes(groups: Sequence[KVGroup], block_size: int, dtype_bytes: int) -> int:
     """Bytes of one physical block over all its layer slots, keys and values."""
     spec = groups[0].spec

@@ -37,7 +37,9 @@ class Plan:
     resolved: Resolved
     parameters: int
     file_bytes: int
-    weight_bytes: int  # in memory, in the type that is computed in
+    weight_bytes: int  # in memory
+    packed: bool  # kept in the checkpoint's own formats rather than in the type that is computed in
+    kv_dtype: str
     working_bytes: int  # estimate
     kv_bytes: int  # what is left for the KV cache
     sizing: Any | None  # octavo.engine.sizing.Sizing; None when nothing fits
@@ -46,7 +48,7 @@ class Plan:
 
 def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     """Read the model's config, settle types and limits, and share out the memory."""
-    from octavo.engine import fit, sizing
+    from octavo.engine import fit, host_form, sizing
     from octavo.engine.resolve import resolve
     from octavo.weights.facts import read_configs
 
@@ -54,19 +56,20 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
     facts = device_facts(engine.device.device, options.memory)
     resolved = resolve(engine, files.arch, facts, file_format=files.format)
     parameters = files.arch.num_parameters()
-    weight_bytes = parameters * sizing.DTYPE_BYTES[resolved.dtype]
+    weight_bytes = host_form.weight_bytes(engine, resolved, files)
+    cache = host_form.kv_dtype(engine, resolved, files)
     specs = files.arch.kv_specs()
-    block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
+    block = sizing.one_block_bytes(specs, resolved.block_size, cache)
     asked = sizing.asked_bytes(engine.cache, resolved.device, block)
 
     def left_for(settings: Resolved) -> int:
         working = working_bytes(files.arch, settings)
-        return kv_bytes(facts, engine, settings, specs, weight_bytes, working) if asked is None else asked
+        return kv_bytes(facts, engine, settings, specs, weight_bytes, working, cache) if asked is None else asked
 
     def size(settings: Resolved) -> Any:
         return sizing.size(
             specs,
-            dtype=settings.dtype,
+            dtype=cache,
             block_size=settings.block_size,
             capacity=left_for(settings),
             max_model_len=settings.max_model_len,
@@ -81,7 +84,10 @@ def make_plan(options: PlanOptions, engine: EngineConfig) -> Plan:
         problem = str(error)
     working = working_bytes(files.arch, resolved)
     left = left_for(resolved)
-    return Plan(facts, resolved, parameters, files.weight_bytes, weight_bytes, working, left, sized, problem)
+    packed = host_form.packs(engine, resolved, files)
+    return Plan(
+        facts, resolved, parameters, files.weight_bytes, weight_bytes, packed, cache, working, left, sized, problem
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +101,18 @@ class _Memory:
         return self.free, self.total
 
 
-def kv_bytes(facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, weights: int, working: int) -> int:
+def kv_bytes(
+    facts: Any, engine: EngineConfig, resolved: Resolved, specs: Any, weights: int, working: int, dtype: str
+) -> int:
     """What the worker would give the KV cache, by its own rules (worker/capacity.py)."""
-    from octavo.base.specs import group_layers
+    from octavo.base.specs import cache_specs, group_layers
     from octavo.engine.sizing import DTYPE_BYTES
     from octavo.worker import capacity
 
     free, total = facts.free_memory - weights, facts.total_memory
     if resolved.device == "cpu":
         host: Any = _Memory(max(0, free), total)
-        return int(capacity.on_host(host, resolved, group_layers(specs), DTYPE_BYTES[resolved.dtype]))
+        return int(capacity.on_host(host, resolved, group_layers(cache_specs(specs, dtype)), DTYPE_BYTES[dtype]))
     return int(capacity.share_out(total, free, weights, working, engine.cache.gpu_memory_utilization))
 
 
@@ -169,6 +177,8 @@ def describe(plan: Plan, options: PlanOptions) -> dict[str, Any]:
         "parameters": plan.parameters,
         "file_bytes": plan.file_bytes,
         "weight_bytes": plan.weight_bytes,
+        "weights_packed": plan.packed,
+        "kv_cache_dtype": plan.kv_dtype,
         "working_bytes": plan.working_bytes,
         "kv_cache_bytes": max(0, plan.kv_bytes),
         "fits": sized is not None,
@@ -191,20 +201,21 @@ def describe(plan: Plan, options: PlanOptions) -> dict[str, Any]:
 
 def page(facts: dict[str, Any], model: str) -> str:
     """The plan for people to read."""
+    form = "packed" if facts["weights_packed"] else f"in {facts['dtype']}"
     lines = [
         f"{model}: {facts['parameters'] / 1e6:,.0f} M parameters",
         "",
         f"  device        {facts['device']}: {facts['device_name']}, {format_bytes(facts['free_bytes'])} free "
         f"of {format_bytes(facts['memory_bytes'])}",
-        f"  weights       {format_bytes(facts['weight_bytes'])} in {facts['dtype']} "
-        f"({format_bytes(facts['file_bytes'])} of files)",
+        f"  weights       {format_bytes(facts['weight_bytes'])} {form} ({format_bytes(facts['file_bytes'])} of files)",
         f"  working room  {format_bytes(facts['working_bytes'])}, an estimate; the engine measures it",
     ]
     if not facts["fits"]:
         return "\n".join([*lines, "", f"Does not fit: {facts['problem']}"])
     lines += [
-        f"  KV cache      {format_bytes(facts['kv_cache_bytes'])}: {facts['kv_tokens']:,} tokens in "
-        f"{facts['kv_blocks']:,} blocks of {facts['block_size']}, {format_bytes(facts['kv_bytes_per_token'])} a token",
+        f"  KV cache      {format_bytes(facts['kv_cache_bytes'])} in {facts['kv_cache_dtype']}: "
+        f"{facts['kv_tokens']:,} tokens in {facts['kv_blocks']:,} blocks of {facts['block_size']}, "
+        f"{format_bytes(facts['kv_bytes_per_token'])} a token",
         f"  context       {facts['max_model_len']:,} tokens",
         "",
         "  length in tokens   requests at once",

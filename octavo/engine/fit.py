@@ -73,7 +73,7 @@ def fit(
 
     def size(attempt: Resolved) -> sizing.Sizing:
         executor.adopt(attempt)
-        return _size(config, attempt, specs, executor.kv_capacity(), heed)
+        return _size(config, attempt, specs, executor.kv_capacity(), executor.kv_dtype(), heed)
 
     return choose(config, resolved, size)
 
@@ -126,8 +126,10 @@ def _noted(before: Resolved, after: Resolved) -> Resolved:
     return msgspec.structs.replace(after, notes=[*after.notes, note])
 
 
-def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measured: int, heed: bool) -> sizing.Sizing:
-    one_block = sizing.one_block_bytes(specs, resolved.block_size, resolved.dtype)
+def _size(
+    config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measured: int, dtype: str, heed: bool
+) -> sizing.Sizing:
+    one_block = sizing.one_block_bytes(specs, resolved.block_size, dtype)
     asked = sizing.asked_bytes(config.cache, resolved.device, one_block) if heed else None
     capacity, notes = measured if asked is None else asked, []
     if asked is not None and resolved.device == "cpu":
@@ -140,7 +142,7 @@ def _size(config: EngineConfig, resolved: Resolved, specs: list[KVSpec], measure
         log.warning("%s of KV cache were asked for; %s seem to be free", format_bytes(asked), format_bytes(measured))
     sized = sizing.size(
         specs,
-        dtype=resolved.dtype,
+        dtype=dtype,
         block_size=resolved.block_size,
         capacity=capacity,
         max_model_len=resolved.max_model_len,

@@ -116,13 +116,6 @@ class Pipeline:
             return _Broken(error, self._executor.sample({}))  # each forward has its sample
         return self._executor.sample(riders)
 
-    def _sample(self, plan: StepPlan) -> Pending:
-        try:
-            riders = self._riders(plan)
-        except Exception as error:
-            return _Broken(error, self._executor.sample({}))  # each forward has its sample
-        return self._executor.sample(riders)
-
     def pop(self) -> tuple[StepPlan, StepResult]:
         """Wait for the oldest step. Raises StepFailed after the steps behind a failed one have ended too."""
         plan, pending = self._flying[0]  # stays there if the wait is interrupted

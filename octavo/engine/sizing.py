@@ -11,10 +11,10 @@ from msgspec import Struct
 from octavo.base.config import CacheConfig
 from octavo.base.errors import ConfigError, NoRoom
 from octavo.base.human import format_bytes
-from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes, group_layers
+from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes, cache_specs, group_layers
 from octavo.kv.capacity import blocks_alone, longest_alone
 
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 GIB = 1 << 30
 MAX_BLOCKS = (1 << 31) - 1
 
@@ -71,11 +71,11 @@ def size(
     max_model_len: int,
     remedy: str = "free memory or raise --gpu-memory-utilization",
 ) -> Sizing:
-    """Cut `capacity` bytes into blocks and fit the context to them.
+    """Cut `capacity` bytes into blocks and fit the context to them. `dtype` is the cache's.
 
     Raises NoRoom, with `remedy` in its line, only if not even one block for each group of layers fits.
     """
-    groups = _groups(specs)
+    groups = _groups(specs, dtype)
     one = block_bytes(groups, block_size, DTYPE_BYTES[dtype])
     num_blocks = min(capacity // one, MAX_BLOCKS)
     if num_blocks < len(groups) + 1:
@@ -98,11 +98,11 @@ def size(
 
 def one_block_bytes(specs: Sequence[KVSpec], block_size: int, dtype: str) -> int:
     """Bytes of one block. Raises ConfigError if the layers' shapes do not fit one pool."""
-    return block_bytes(_groups(specs), block_size, DTYPE_BYTES[dtype])
+    return block_bytes(_groups(specs, dtype), block_size, DTYPE_BYTES[dtype])
 
 
-def _groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
+def _groups(specs: Sequence[KVSpec], dtype: str) -> tuple[KVGroup, ...]:
     try:
-        return group_layers(specs)
+        return group_layers(cache_specs(specs, dtype))
     except ValueError as error:
         raise ConfigError(str(error)) from None

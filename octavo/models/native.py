@@ -10,18 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from octavo.base.config import EngineConfig
+from octavo.base.errors import ConfigError
 from octavo.kernels.context import ForwardContext
 from octavo.kernels.cpu.loader import native
-from octavo.kernels.cpu.pack import linear
+from octavo.kernels.cpu.pack import ONE_PLANE, TWO_PLANES, likeliest, linear
 from octavo.models.blocks import Block, PostNormBlock, PreNormBlock, SandwichBlock
 from octavo.models.decoder import Decoder
 from octavo.nn.norm import RmsNorm
-from octavo.nn.quant.native import Native, packed, table_of
+from octavo.nn.quant.native import Native, Packed, packed, table_of
 
 log = logging.getLogger(__name__)
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
-KV_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+KV_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 MAX_HEAD_DIM = 512
 
 # Norms before and after attention, before and after the feed-forward half.
@@ -40,10 +42,10 @@ _NORM_PLACES: dict[type[Block], tuple[str | None, str | None, str | None, str | 
 class NativeDecoder:
     """worker/head/generate.Model over a `Decoder` whose weights the method `Native` holds."""
 
-    def __init__(self, decoder: Decoder, method: Native) -> None:
+    def __init__(self, decoder: Decoder, method: Native, planes: int = TWO_PLANES) -> None:
         self.decoder = decoder
         self.method = method
-        self.kv_dtype = torch.float32 if method.exact else torch.float16
+        self._planes = planes
         self._native: Any = None
         self._placed: object = None
         self.weights_loaded()
@@ -82,17 +84,27 @@ class NativeDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[N, E] -> [N, V]`` fp32."""
-        head = self.decoder.head
-        embedding = self.decoder.embedding
-        weight = packed(head.linear) if head.linear is not None else table_of(embedding).head
-        assert weight is not None
+        weight = self._head()
         self._logits = _grown(self._logits, hidden.shape[0])
-        logits = linear(self.method.machine, weight.parts(None), hidden, weight.out_features, self._logits)
-        return head.finish(logits)
+        logits = linear(
+            self.method.machine, weight.parts(None), hidden, weight.out_features, self._logits, self._planes
+        )
+        return self.decoder.head.finish(logits)
 
     def likeliest(self, hidden: Tensor) -> Tensor:
         """``[N, E] -> [N]`` int64; -1 where a logit is not finite."""
-        return self.decoder.head.ops.greedy(self.logits(hidden))
+        head = self.decoder.head
+        if head.divisor != 1.0 or head.softcap is not None:
+            return head.ops.greedy(self.logits(hidden))
+        weight = self._head()
+        self._logits = _grown(self._logits, hidden.shape[0])
+        return likeliest(self.method.machine, weight.parts(None), hidden, self._logits, self._planes)
+
+    def _head(self) -> Packed:
+        linear = self.decoder.head.linear
+        weight = packed(linear) if linear is not None else table_of(self.decoder.embedding).head
+        assert weight is not None
+        return weight
 
     def drop_weights(self) -> int:
         """Let go of all packed weights, and of the kernels' decoder over them; how many bytes that were."""
@@ -104,7 +116,9 @@ class NativeDecoder:
         module = native()
         assert module is not None
         decoder, norm = self.decoder, self.decoder.norm
-        self._native = module.Decoder(self.method.machine, decoder.arch.hidden_size, norm.eps, norm.weight.data_ptr())
+        self._native = module.Decoder(
+            self.method.machine, decoder.arch.hidden_size, norm.eps, norm.weight.data_ptr(), self._planes
+        )
         for block, rope in zip(decoder.blocks, decoder.layer_rope):
             self._add(block, -1 if rope is None else rope)
         self._placed = None
@@ -143,19 +157,38 @@ class NativeDecoder:
         self._placed = ctx.kv
 
 
-def accelerate(decoder: Decoder, block_size: int) -> Any:
-    """The decoder itself, or its native form where all of it is covered; says which in one line."""
-    method = decoder.embedding.method
-    if not isinstance(method, Native):
-        return decoder
-    reason = _uncovered(decoder, block_size)
+def accelerate(decoder: Decoder, block_size: int, config: EngineConfig) -> tuple[Any, torch.dtype]:
+    """The decoder itself, or its native form where all of it is covered, and the type of its KV cache.
+
+    Says which in one line. Raises ConfigError for a type of cache that the form cannot read.
+    """
+    method, asked = decoder.embedding.method, config.cache.kv_cache_dtype
+    plain: torch.dtype = decoder.norm.weight.dtype
+    reason = _uncovered(decoder, block_size) if isinstance(method, Native) else "the CPU kernels do not run"
     if reason:
-        log.info("CPU kernels (%s) for matrices only, torch for the rest: %s", method.machine.isa, reason)
-        return decoder
-    log.info("CPU kernels: %s on %d threads", method.machine.isa, method.machine.threads)
+        if asked not in ("auto", str(plain).removeprefix("torch.")):
+            raise ConfigError(f"kv_cache_dtype {asked} needs the CPU kernels for all of the model: {reason}")
+        if isinstance(method, Native):
+            log.info("CPU kernels (%s) for matrices only, torch for the rest: %s", method.machine.isa, reason)
+        return decoder, plain
+    assert isinstance(method, Native)
+    planes = activation_planes(method, config.device.cpu_activations)
+    kv_dtype = getattr(torch, asked) if asked != "auto" else torch.float32 if method.exact else torch.float16
+    machine = method.machine
+    bits = {ONE_PLANE: "int8", TWO_PLANES: "int16"}[planes]
+    log.info("CPU kernels: %s on %d threads, %s activations", machine.isa, machine.threads, bits)
     # Only sampling is left to torch, and its own threads would spin on the kernels' cores between two operations.
     torch.set_num_threads(1)
-    return NativeDecoder(decoder, method)
+    return NativeDecoder(decoder, method, planes), kv_dtype
+
+
+def activation_planes(method: Native, asked: str) -> int:
+    """Planes of activation codes. Unasked, one for weights in the forms that are picked for speed: Q4_0 and Q8_0,
+    which ggml made for products with int8, and what is quantized at load."""
+    if asked != "auto":
+        return ONE_PLANE if asked == "int8" else TWO_PLANES
+    mostly = max(method.block_types, key=method.block_types.__getitem__, default="")
+    return ONE_PLANE if method.quantization is not None or mostly in ("Q4_0", "Q8_0") else TWO_PLANES
 
 
 def _uncovered(decoder: Decoder, block_size: int) -> str:

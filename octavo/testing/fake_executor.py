@@ -163,6 +163,10 @@ class FakeExecutor:
     def adopt(self, resolved: Resolved) -> None:
         """It believes nothing."""
 
+    def kv_dtype(self) -> str:
+        """The fake keeps no keys and values."""
+        return "float32"
+
     def start(self, layout: KVLayout) -> None:
         """Allocate the simulated cache."""
         self._layout = layout

@@ -62,6 +62,10 @@ class FaultyExecutor:
         """Nothing goes wrong here."""
         self._inner.adopt(resolved)
 
+    def kv_dtype(self) -> str:
+        """The real one's."""
+        return self._inner.kv_dtype()
+
     def sleep(self, level: int) -> int:
         """Nor here."""
         return self._inner.sleep(level)

@@ -156,7 +156,7 @@ class PagedModel:
     def _release(self, block: int) -> None:
         self.owners[block] -= 1
         if block != PAD_BLOCK and self.owners[block] == 0:
-            self.pool[block] = float("nan")
+            self.pool[block] = float("nan") if self.pool.is_floating_point() else 77
             self.free.insert(0, block)
 
     def _meta(self, chunks: list[Chunk], positions: list[int], group: int) -> AttentionMeta:

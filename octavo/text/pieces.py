@@ -25,6 +25,9 @@ def _stand_ins() -> dict[str, int]:
 
 
 _STAND_INS = _stand_ins()
+_NO_STAND_IN = 0xFFFD
+_TO_LATIN = {code: _STAND_INS.get(chr(code), _NO_STAND_IN) for code in range(256 + 68)}
+"""For str.translate: each stand-in to the character of its byte, what is none to one that Latin-1 lacks."""
 
 
 class Pieces(dict[int, bytes]):
@@ -53,11 +56,17 @@ class Pieces(dict[int, bytes]):
             self[token] = value
         return value
 
+    def fill(self) -> None:
+        """Work out all tokens at once, which is quicker than one by one."""
+        for text, token in self._backend.get_vocab(with_added_tokens=True).items():
+            if token not in self:
+                self[token] = self._convert(text)
+
     def _convert(self, text: str) -> bytes:
         if self._byte_level:
             try:
-                return bytes([_STAND_INS[char] for char in text])
-            except KeyError:
+                return text.translate(_TO_LATIN).encode("latin-1")
+            except UnicodeEncodeError:
                 return text.encode("utf-8", "replace")
         match = _BYTE.fullmatch(text) if self._byte_fallback else None
         if match:

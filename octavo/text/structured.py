@@ -63,6 +63,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary | None:
     """What each token stands for; None for a tokenizer whose tokens mean nothing without their neighbours."""
     if tokenizer.pieces is None:
         return None
+    tokenizer.pieces.fill()
     return Vocabulary(
         tokens=[tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
         special=sorted(tokenizer.special_ids),

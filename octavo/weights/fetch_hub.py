@@ -2,10 +2,12 @@
 
 import os
 import time
-
-import httpx
+from typing import TYPE_CHECKING
 
 from octavo.weights.fetch_file import Fetch, SourceFailed
+
+if TYPE_CHECKING:
+    import httpx
 
 CONNECT_SECONDS = 4.0  # no hub within this: try the next source
 READ_SECONDS = 20.0
@@ -23,6 +25,8 @@ def offline() -> bool:
 
 def from_hub(fetch: Fetch) -> None:
     """Fill ``fetch.partial``. No token is sent: demo models are public. Raises SourceFailed."""
+    import httpx  # only who downloads needs it
+
     if offline():
         raise SourceFailed("HF_HUB_OFFLINE is set")
     assert fetch.model.hub is not None
@@ -44,7 +48,7 @@ def from_hub(fetch: Fetch) -> None:
             time.sleep(0.2 * 2**attempt)
 
 
-def _attempt(client: httpx.Client, url: str, fetch: Fetch) -> None:
+def _attempt(client: "httpx.Client", url: str, fetch: Fetch) -> None:
     """Append what is missing; a server that ignores the range sends the whole file again."""
     start = fetch.size
     if start == fetch.model.size:

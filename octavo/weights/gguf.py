@@ -9,7 +9,9 @@ import mmap
 import os
 import stat
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ import numpy as np
 
 from octavo.base.errors import ModelFileError
 from octavo.weights.gguf_types import BLOCK_TYPES, UNREAD_TYPES
+
+try:
+    _native: Any = import_module("octavo.kernels.cpu._native")
+except ImportError:  # not built
+    _native = None
 
 MAGIC = b"GGUF"
 MAX_KEYS = 4096
@@ -32,6 +39,7 @@ MIN_ALIGNMENT, MAX_ALIGNMENT, DEFAULT_ALIGNMENT = 8, 1 << 16, 32
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_FEW = 64  # strings that are not worth a call of the compiled walk
 _HEADER_BYTES = 24  # magic, version, number of tensors, number of keys
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _SCALARS = {
@@ -74,9 +82,35 @@ class GgufTensor:
     nbytes: int
 
 
+class Strings(Sequence[str]):
+    """An array of strings, decoded when asked for: a vocabulary has hundreds of thousands, and few who read a header
+    want them. Bytes that are not UTF-8 become the replacement character."""
+
+    def __init__(self, raw: bytes, count: int) -> None:
+        self._raw = raw
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tolist()[index]
+
+    def tolist(self) -> list[str]:
+        if _native is not None:
+            found: list[str] = _native.read_strings(self._raw, self._count)
+            return found
+        texts, at = [], 0
+        for _ in range(self._count):
+            start = at + 8
+            at = start + _U64.unpack_from(self._raw, at)[0]
+            texts.append(self._raw[start:at].decode("utf-8", "replace"))
+        return texts
+
+
 @dataclass(frozen=True)
 class GgufFile:
-    """A checked header. Metadata arrays of strings are lists, arrays of numbers are numpy arrays."""
+    """A checked header. Metadata arrays of strings are `Strings`, arrays of numbers are numpy arrays."""
 
     path: Path
     metadata: dict[str, Any]
@@ -97,6 +131,21 @@ def read_gguf(path: Path) -> GgufFile:
                 return _Reader(path, data).read()
     except OSError as error:
         raise ModelFileError(str(path), f"cannot be read: {error.strerror or error}") from None
+
+
+def _behind(data: mmap.mmap, begin: int, end: int, count: int) -> int:
+    """The byte behind `count` length-prefixed strings; -1 if one of them passes `end`."""
+    if _native is not None and count > _FEW:
+        view = np.frombuffer(data, dtype=np.uint8)
+        return int(_native.skip_strings(view.ctypes.data, begin, end, count))
+    at, unpack = begin, _U64.unpack_from
+    for _ in range(count):
+        if at + 8 > end:
+            return -1
+        at += 8 + unpack(data, at)[0]
+        if at > end:
+            return -1
+    return at
 
 
 class _Reader:
@@ -178,7 +227,7 @@ class _Reader:
     def value(self, key: str) -> Any:
         kind = self.u32(key)
         if kind == _STRING:
-            return self.strings(1, key)[0]
+            return self.strings(1, key).tolist()[0]
         if kind == _ARRAY:
             return self.array(key)
         scalar = _SCALARS.get(kind)
@@ -205,26 +254,22 @@ class _Reader:
         self.at += size
         return np.frombuffer(raw, dtype="<u1").astype(bool) if kind == _BOOL else np.frombuffer(raw, dtype=dtype)
 
-    def strings(self, count: int, key: str) -> list[str]:
-        """`count` length-prefixed strings; bytes that are not UTF-8 become the replacement character."""
+    def strings(self, count: int, key: str) -> Strings:
+        """`count` length-prefixed strings."""
         if count > self.strings_left:
             raise self.fail(f"{key} claims {count} strings, allowed are {MAX_STRINGS} in the file")
         self.strings_left -= count
         self.need(8 * count, key)
-        data, at, unpack = self.data, self.at, _U64.unpack_from
-        end = min(self.end, at + self.text_left)
-        texts: list[str] = []
-        for _ in range(count):
-            start = at + 8
-            if start > end:
-                raise self.fail(f"ends inside {key}, or its text is over {MAX_TEXT_BYTES} bytes (byte {at})")
-            at = start + unpack(data, at)[0]
-            if at > end:
-                raise self.fail(f"{key} holds a string of {at - start} bytes, more than the file or the limit allows")
-            texts.append(data[start:at].decode("utf-8", "replace"))
-        self.text_left -= at - self.at
-        self.at = at
-        return texts
+        begin, end = self.at, min(self.end, self.at + self.text_left)
+        after = _behind(self.data, begin, end, count)
+        if after < 0:
+            raise self.fail(
+                f"{key} (byte {begin}) holds strings that pass the end of the file, or the limit of "
+                f"{MAX_TEXT_BYTES} bytes of text"
+            )
+        self.text_left -= after - begin
+        self.at = after
+        return Strings(self.data[begin:after], count)
 
     def alignment(self, metadata: dict[str, Any]) -> int:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from octavo.base.errors import ModelFileError, UnknownName
-from octavo.weights.gguf import GgufFile, GgufTensor
+from octavo.weights.gguf import GgufFile, GgufTensor, Strings
 from octavo.weights.gguf_names import NAMES
 from octavo.weights.gguf_types import BLOCK_TYPES
 
@@ -47,8 +47,9 @@ def end_tokens(file: GgufFile) -> list[int]:
     """Ids that end generation, the file's own first."""
     ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    if isinstance(tokens, list) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
-        control = {tokens[index]: int(index) for index in np.flatnonzero(kinds == CONTROL_TOKEN)}
+    if isinstance(tokens, Strings) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
+        texts = tokens.tolist()
+        control = {texts[index]: int(index) for index in np.flatnonzero(kinds == CONTROL_TOKEN)}
         ids += [control.get(text) for text in END_TEXTS]
     return list(dict.fromkeys(id_ for id_ in ids if type(id_) is int))
 
@@ -93,10 +94,10 @@ class _Config:
     def build(self) -> dict[str, Any]:
         class_name, model_type = CLASSES[self.arch]
         heads, hidden = self.whole("attention.head_count"), self.whole("embedding_length")
-        if not heads or not hidden or not self.whole("block_count"):
-            raise self.fail("a count of layers, heads or dimensions is zero")
-        head_dim = self.whole("attention.key_length", hidden // heads)
+        head_dim = self.whole("attention.key_length", hidden // heads if heads else 0)
         context = self.whole("context_length")
+        if not head_dim or not hidden or not self.whole("block_count"):
+            raise self.fail("a count of layers, heads or dimensions is zero")
         ends = end_tokens(self.file)
         config: dict[str, Any] = {
             "architectures": [class_name],

@@ -1,5 +1,7 @@
 """The worker's composition root: which objects make up a runner, decided once."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.captured import CapturedLauncher
 from octavo.worker.head.generate import GenerateHead, Model
+from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.launch import EagerLauncher, Launcher
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
@@ -21,6 +24,9 @@ from octavo.worker.sample.sampler import Sampler
 from octavo.worker.shortage import FrugalLauncher
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
+
+if TYPE_CHECKING:
+    from octavo.weights.facts import ModelFiles
 
 SENDS_A_STEP = 5  # table, batch, sampler, masks, prompt positions
 
@@ -45,7 +51,8 @@ def build_runner(
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
     table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
-    builder = BatchBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
+    make = HostBatchBuilder if platform.name == "cpu" else BatchBuilder
+    builder = make(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
@@ -77,7 +84,7 @@ def build_runner(
     )
 
 
-def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | None:
+def weight_method(config: EngineConfig, resolved: Resolved, files: "ModelFiles") -> QuantMethod | None:
     """The form that weights are kept in; None: the model's own type.
 
     On a CPU that is the native kernels' packed form, where they are built, torch was not asked for, and activations
@@ -89,9 +96,11 @@ def weight_method(config: EngineConfig, resolved: Resolved) -> QuantMethod | Non
         from octavo.kernels.cpu.loader import machine, native
 
         if native() is not None:
+            from octavo.kernels.cpu.packed_file import packed_file
             from octavo.nn.quant.native import Native
 
-            return Native(machine(resolved.threads), quantization)
+            kept = None if files.format == "dummy" else packed_file(files.weight_files, quantization)
+            return Native(machine(resolved.threads), quantization, kept)
     if quantization is not None:
         raise ConfigError(f"quantization {quantization} needs the CPU kernels, a CPU and float32 activations")
     return None

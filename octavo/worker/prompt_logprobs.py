@@ -53,6 +53,8 @@ class PromptLogprobs:
     def prepare(self, batch: Batch) -> PromptSpans | None:
         """The spans of a batch; None when no row of it wants any."""
         tops = self._tops[batch.rows]
+        if tops.max(initial=-1) < 0:
+            return None
         # Hidden state of position p tells of p + 1, as far as that is a prompt token.
         lengths = np.diff(batch.query_start)
         counts = np.minimum(lengths, self._table.num_prompt[batch.rows] - 1 - batch.starts)

@@ -13,7 +13,7 @@ from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import EngineError, NoRoom
 from octavo.base.human import format_bytes
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVGroup, KVLayout, group_layers
+from octavo.base.specs import KVGroup, KVLayout, cache_specs, group_layers
 from octavo.nn.quant.base import Empty
 from octavo.platform.arena import KV_CACHE, WEIGHTS
 from octavo.platform.registry import select
@@ -80,12 +80,15 @@ class Worker:
             self._dtype,
             self._platform.device,
             max_position=self._resolved.max_model_len,
-            method=weight_method(self._config, self._resolved),
+            method=weight_method(self._config, self._resolved, self._files),
             empty=partial(self._memory.tensor, WEIGHTS),
         )
         self._fill()
-        self._model = accelerate(self._decoder, self._resolved.block_size)
-        self._kv_dtype = getattr(self._model, "kv_dtype", self._dtype)
+        self._model, self._kv_dtype = accelerate(self._decoder, self._resolved.block_size, self._config)
+
+    def kv_dtype(self) -> str:
+        """Type of the KV cache, as the configuration names it."""
+        return str(self._kv_dtype).removeprefix("torch.")
 
     def _fill(self) -> None:
         """Read all weights into their places, at the start or anew."""
@@ -95,6 +98,7 @@ class Worker:
         assert self._decoder is not None
         source = open_source(self._files, seed=self._config.model.seed, device=self._platform.device)
         load_weights(self._decoder, source, path=str(self._files.path))
+        self._decoder.embedding.method.loaded()
         if self._model is not None:
             self._model.weights_loaded()
 
@@ -104,7 +108,7 @@ class Worker:
     def kv_capacity(self) -> int:
         """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what
         it needs, once for a model, its settings and the device; later starts remember."""
-        groups = group_layers(self._arch.kv_specs())
+        groups = group_layers(cache_specs(self._arch.kv_specs(), self.kv_dtype()))
         if not self._platform.counts_memory:
             return on_host(self._platform, self._resolved, groups, self._kv_dtype.itemsize)
         key = remembered.key_of(__version__, torch.__version__, self._platform.identity(), self._arch, self._resolved)

@@ -42,6 +42,9 @@ class NullExecutor:
     def adopt(self, resolved: Resolved) -> None:
         del resolved
 
+    def kv_dtype(self) -> str:
+        return "bfloat16"
+
     def start(self, layout: KVLayout) -> None:
         del layout
 

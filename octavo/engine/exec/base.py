@@ -28,6 +28,10 @@ class Executor(Protocol):
         """Take these settings instead, before `start`: smaller steps or a shorter context."""
         ...
 
+    def kv_dtype(self) -> str:
+        """Type that the KV cache will have, as the configuration names types."""
+        ...
+
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table; the executor can take plans afterwards."""
         ...

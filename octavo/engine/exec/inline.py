@@ -42,6 +42,9 @@ class DirectExecutor:
     def adopt(self, resolved: Resolved) -> None:
         self._worker.adopt(resolved)
 
+    def kv_dtype(self) -> str:
+        return str(self._worker.kv_dtype())
+
     def start(self, layout: KVLayout) -> None:
         self._worker.start(layout)
 
@@ -83,6 +86,9 @@ class ThreadedExecutor:
 
     def adopt(self, resolved: Resolved) -> None:
         self._call(lambda: self._worker.adopt(resolved))
+
+    def kv_dtype(self) -> str:
+        return str(self._worker.kv_dtype())
 
     def start(self, layout: KVLayout) -> None:
         self._call(lambda: self._worker.start(layout))

@@ -28,6 +28,7 @@ ISA_FLAGS = {
     },
     "aarch64": {"isa_neon.cpp": ["-march=armv8.2-a+dotprod+fp16"]},
 }
+PLAIN_FLAGS = ["-O1"]  # of isa_plain.cpp: its loops take minutes to compile otherwise, and nearly no machine runs them
 PLAIN = ["absent.cpp", "cpuid.cpp", "pool.cpp", "pack.cpp", "decoder.cpp", "isa_plain.cpp"]
 
 
@@ -90,7 +91,8 @@ def _compiler() -> str:
 def _kernel_jobs(target: str) -> list[tuple[Path, list[str]]]:
     """Sources with their own flags."""
     known = ISA_FLAGS.get(target, {})
-    return [(SOURCES / name, []) for name in PLAIN] + [(SOURCES / name, flags) for name, flags in known.items()]
+    own = {"isa_plain.cpp": PLAIN_FLAGS, **known}
+    return [(SOURCES / name, own.get(name, [])) for name in (*known, *PLAIN)]
 
 
 def _found(target: str) -> list[str]:

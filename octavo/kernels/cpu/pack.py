@@ -43,6 +43,8 @@ class Stored(Protocol):
     def raw(self) -> Tensor: ...
 
 
+ONE_PLANE, TWO_PLANES = 1, 2
+
 Parts = Sequence[tuple[Any, int, int]]
 """A stacked product for the kernels: (weight, its first output, address of that output's bias or 0)."""
 
@@ -83,9 +85,24 @@ def unpack(weight: Any) -> Tensor:
     return out
 
 
-def linear(machine: Any, parts: Parts, x: Tensor, rows: int, out: Tensor | None = None) -> Tensor:
-    """``[T, columns] fp32 -> [T, rows]`` fp32, in the first rows of `out` if that is given."""
+def linear(
+    machine: Any, parts: Parts, x: Tensor, rows: int, out: Tensor | None = None, planes: int = ONE_PLANE
+) -> Tensor:
+    """``[T, columns] fp32 -> [T, rows]`` fp32, in the first rows of `out` if that is given.
+
+    `planes`: activations are rounded to 8 bits (one) or 15 (two) in groups of 32, where weights are codes.
+    """
     x = x.float().contiguous()
     out = torch.empty(x.shape[0], rows) if out is None else out[: x.shape[0]]
-    machine.linear(parts, x.data_ptr(), x.shape[0], x.shape[1], out.data_ptr(), rows)
+    machine.linear(parts, x.data_ptr(), x.shape[0], x.shape[1], planes, out.data_ptr(), rows)
     return out
+
+
+def likeliest(machine: Any, parts: Parts, x: Tensor, scratch: Tensor, planes: int) -> Tensor:
+    """The largest output of each token of `linear`: ``[T] int64``, -1 where one is not finite. Writes over scratch."""
+    x = x.float().contiguous()
+    places = torch.empty(x.shape[0], dtype=torch.int64)
+    machine.likeliest(
+        parts, x.data_ptr(), x.shape[0], x.shape[1], planes, scratch.data_ptr(), scratch.stride(0), places.data_ptr()
+    )
+    return places

@@ -69,6 +69,9 @@ class QuantMethod(ABC):
         how many bytes that were."""
         return 0
 
+    def loaded(self) -> None:  # noqa: B027 - most have nothing to do
+        """All weights are there. A format may have something to do then."""
+
     def apply_normed(
         self,
         ops: Ops,

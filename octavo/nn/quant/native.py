@@ -1,13 +1,16 @@
 """Weights packed for the CPU kernels: GGUF blocks stay quantized, floats stay as stored or become int8 or int4."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, Parts, linear, pack_rows
+from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, TWO_PLANES, Parts, linear, pack_rows
+from octavo.kernels.cpu.packed_file import PackedFile
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Empty, Entry, QuantMethod
 
@@ -38,10 +41,13 @@ class Table:
 class Native(QuantMethod):
     """QuantMethod over the CPU kernels. Activations are fp32; weights are no parameters of the module."""
 
-    def __init__(self, machine: Any, quantization: str | None = None) -> None:
+    def __init__(self, machine: Any, quantization: str | None = None, kept: PackedFile | None = None) -> None:
+        """`kept`: where packed weights were kept by an earlier start, or will be by this one."""
         self.machine = machine
         self.quantization = quantization
+        self.kept = kept
         self.exact = True  # whether all weights so far are kept in fp32
+        self.block_types: Counter[str] = Counter()  # values in each quantized form of the file
 
     def create(
         self,
@@ -56,14 +62,31 @@ class Native(QuantMethod):
     def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
         """One piece for each shard that the rows cover: a fused tensor comes apart."""
         for start, stop in _shards(layer, rows):
-            piece = pack_rows(self.machine, entry, slice(start - rows.start, stop - rows.start), self.quantization)
+            piece = self._pack(entry, slice(start - rows.start, stop - rows.start))
             packed(layer).pieces.append((piece, start))
         self.exact &= entry.qtype == "F32" and self.quantization is None
+        if entry.qtype in BLOCK_TYPES:
+            self.block_types[entry.qtype] += prod(entry.shape)
         _forget(entry)
+
+    def _pack(self, entry: Entry, rows: slice) -> Any:
+        if self.kept is None:
+            return pack_rows(self.machine, entry, rows, self.quantization)
+        tag = f"{entry.qtype} {tuple(entry.shape)} {rows.start}:{rows.stop}"
+        weight = self.kept.take(tag)
+        if weight is None:
+            weight = pack_rows(self.machine, entry, rows, self.quantization)
+            self.kept.add(tag, weight)
+        return weight
+
+    def loaded(self) -> None:
+        """All weights are there."""
+        if self.kept is not None:
+            self.kept.keep()
 
     def apply(self, ops: Ops, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ARG002
         weight = packed(layer)
-        return linear(self.machine, weight.parts(bias), x, weight.out_features)
+        return linear(self.machine, weight.parts(bias), x, weight.out_features, planes=TWO_PLANES)
 
     def create_table(
         self,
@@ -84,7 +107,7 @@ class Native(QuantMethod):
             rows, qtype = entry.load(torch.float32).view(torch.uint8), FLOAT_TYPES["F32"]
         head = None
         if layer.tied:
-            weight = pack_rows(self.machine, entry, slice(0, vocab_size), self.quantization)
+            weight = self._pack(entry, slice(0, vocab_size))
             head = Packed(vocab_size, [(weight, 0)])
         layer.table = Table(rows, qtype, hidden_size, head)  # type: ignore[assignment]
         _forget(entry)
@@ -130,7 +153,7 @@ class Native(QuantMethod):
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:  # noqa: ARG002
         head = table_of(layer).head
         assert head is not None
-        return linear(self.machine, head.parts(None), x, head.out_features)
+        return linear(self.machine, head.parts(None), x, head.out_features, planes=TWO_PLANES)
 
 
 def packed(layer: nn.Module) -> Packed:

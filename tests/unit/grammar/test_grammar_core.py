@@ -216,12 +216,15 @@ def test_aborts_at_any_time_leave_nothing(seats):
         assert not core._seat.holds
 
 
-def test_a_failed_step_ends_its_requests_and_later_ones_are_served(seats):
-    core = make_core(seats(), fail_steps=(3,))
-    results = run(core, [request("lost", json_spec(SCHEMAS[0]), seed=5, max_tokens=60, min_tokens=0)])
-    assert results["lost"][1].finish == "error"
-    after = run(core, [request("free", max_tokens=5), request("good", json_spec(SCHEMAS[0]))])
-    assert isinstance(json.loads(text_of(after["good"][0])), dict)
+def test_a_failed_step_is_taken_back_and_changes_no_token(seats):
+    def tokens(**options):
+        wanted = request("lost", json_spec(SCHEMAS[0]), seed=5, max_tokens=60, min_tokens=0)
+        return run(make_core(seats(), **options), [wanted])["lost"][0]
+
+    calm = tokens()
+    for at in (1, 2, 3):
+        assert tokens(fail_steps=(at,)) == calm
+        assert tokens(fail_steps=(at,), depth=2) == calm
 
 
 def test_without_a_vocabulary_the_request_is_refused():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.cpu.loader import native
-from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, linear, pack_rows, pack_values, unpack
+from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, likeliest, linear, pack_rows, pack_values, unpack
 from octavo.weights.gguf_dequant import dequantise
 from octavo.weights.gguf_types import BLOCK_TYPES as BLOCKS
 
@@ -61,14 +61,16 @@ def activations(tokens: int, columns: int, seed: int) -> Tensor:
     return torch.randn(tokens, columns, generator=generator) * 3
 
 
-def quantized(x: Tensor) -> Tensor:
-    """Activations as the kernels see them: int8 in groups of 32, in fp64."""
+def quantized(x: Tensor, planes: int = 1) -> Tensor:
+    """Activations as the kernels see them: 8 or 15 bits in groups of 32, in fp64."""
     pad = -x.shape[1] % 32
     groups = torch.nn.functional.pad(x, (0, pad)).view(x.shape[0], -1, 32)
     top = groups.abs().amax(-1, keepdim=True)
     inverse = torch.where(top > 1e-30, 127.0 / top, torch.zeros(()))
-    codes = (groups * inverse).round().clamp(-127, 127)
-    return (codes.double() * (top / 127.0).double()).view(x.shape[0], -1)[:, : x.shape[1]]
+    codes = (groups * inverse).round().clamp(-127, 127).double()
+    if planes == 2:
+        codes += ((groups * inverse - codes.float()) * 128).round().double() / 128
+    return (codes * (top / 127.0).double()).view(x.shape[0], -1)[:, : x.shape[1]]
 
 
 @pytest.mark.parametrize("name", sorted(BLOCK_TYPES))
@@ -94,15 +96,18 @@ def test_product_of_each_format(machine, name):
     entry = entry_of(name, 50, 256, seed=3)
     weight = pack_rows(machine, entry, slice(0, 50), None)
     values = unpack(weight).double()
-    for tokens in (1, 4, 19):
+    for tokens, planes in ((1, 1), (4, 1), (19, 1), (1, 2), (4, 2), (19, 2)):
         x = activations(tokens, 256, tokens)
-        got = linear(machine, [(weight, 0, 0)], x, 50)
-        want = quantized(x) @ values.T
+        got = linear(machine, [(weight, 0, 0)], x, 50, planes=planes)
+        want = quantized(x, planes) @ values.T
         assert (got - want).abs().max() <= 2e-5 * want.abs().max() + 1e-5
+        if planes == 2:
+            assert (got - x.double() @ values.T).abs().max() <= 2e-4 * want.abs().max() + 1e-4
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q6_K", "IQ4_NL", "F32", "F16", "BF16"])
-def test_a_row_has_the_same_bits_alone_and_among_others(machine, name):
+@pytest.mark.parametrize("planes", [1, 2])
+def test_a_row_has_the_same_bits_alone_and_among_others(machine, name, planes):
     columns = 256
     if name in FLOAT_TYPES:
         types = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -110,9 +115,9 @@ def test_a_row_has_the_same_bits_alone_and_among_others(machine, name):
     else:
         weight = pack_rows(machine, entry_of(name, 45, columns, seed=4), slice(0, 45), None)
     x = activations(max(TOKENS), columns, 5)
-    alone = torch.cat([linear(machine, [(weight, 0, 0)], row[None], 45) for row in x])
+    alone = torch.cat([linear(machine, [(weight, 0, 0)], row[None], 45, planes=planes) for row in x])
     for tokens in TOKENS:
-        assert torch.equal(linear(machine, [(weight, 0, 0)], x[:tokens], 45), alone[:tokens]), tokens
+        assert torch.equal(linear(machine, [(weight, 0, 0)], x[:tokens], 45, planes=planes), alone[:tokens]), tokens
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (16, 32), (17, 33), (100, 70), (2000, 96)])
@@ -210,3 +215,15 @@ def test_argmax_takes_the_first_of_equals_and_reports_nan(machine):
     assert place.tolist()[:3] == [5, 1002, 0]
     assert place[6] == x[6].argmax()
     torch.testing.assert_close(best, x.max(-1).values, equal_nan=True)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 40_000])
+def test_likeliest_is_the_argmax_of_the_product(machine, rows):
+    weight = pack_values(machine, torch.randn(rows, 32))
+    x = activations(5, 32, 3)
+    x[2] = torch.nan
+    scratch = torch.empty(5, rows)
+    got = likeliest(machine, [(weight, 0, 0)], x, scratch, 1)
+    want = linear(machine, [(weight, 0, 0)], x, rows).argmax(-1)
+    want[2] = -1
+    assert got.tolist() == want.tolist()

@@ -12,6 +12,7 @@ from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.batch import BatchBuilder
+from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.staging import Stager, float_bits, ints
 from octavo.worker.table import RequestTable
 
@@ -84,14 +85,15 @@ def random_plan(rng, naive, computed, step):
     return StepPlan(step, dropped, added, new_blocks, rows, num, starts, sample)
 
 
+@pytest.mark.parametrize("kind", [BatchBuilder, HostBatchBuilder])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_batches_equal_the_naive_model(seed, groups):
+def test_batches_equal_the_naive_model(seed, groups, kind):
     rng = np.random.default_rng(seed)
     platform = CpuPlatform()
     stager = Stager(platform, 3, 8)
     table = RequestTable(platform, stager, layout(groups, BLOCK, BLOCKS), ROWS, LENGTH, VOCAB)
-    builder = BatchBuilder(table, stager, ROWS * LENGTH, ROWS)
+    builder = kind(table, stager, ROWS * LENGTH, ROWS)
     naive, computed = Naive(groups), {}
     for step in range(60):
         plan = random_plan(rng, naive, computed, step)
@@ -123,12 +125,13 @@ def test_batches_equal_the_naive_model(seed, groups):
         assert table.blocks[:, table.scratch].abs().sum() == 0
 
 
-def test_buffers_do_not_move():
+@pytest.mark.parametrize("kind", [BatchBuilder, HostBatchBuilder])
+def test_buffers_do_not_move(kind):
     """What a captured graph relies on."""
     platform = CpuPlatform()
     stager = Stager(platform, 3)
     table = RequestTable(platform, stager, layout(1, BLOCK, BLOCKS), ROWS, LENGTH, VOCAB)
-    builder = BatchBuilder(table, stager, 64, ROWS)
+    builder = kind(table, stager, 64, ROWS)
     added = AddedRow(0, "x", [1, 2, 3], 3, 0, greedy(), [[4]])
     table.apply(StepPlan(0, [], [added], [], [], [], [], []))
     places = set()

@@ -30,13 +30,14 @@ template <class V, int KV>
 static OCTAVO_INLINE typename V::F load_kv(const uint8_t* p, size_t i) {
   if constexpr (KV == kKvF32) return V::load((const float*)p + i);
   if constexpr (KV == kKvF16) return V::load_half((const uint16_t*)p + i);
+  if constexpr (KV == kKvInt8) return V::load_bytes((const int8_t*)p + i);
   return V::load_bf16((const uint16_t*)p + i);
 }
 
 template <class V, int KV, int N>
 struct Attend {
   using F = typename V::F;
-  static constexpr size_t kBytes = KV == kKvF32 ? 4 : 2;
+  static constexpr size_t kBytes = KV == kKvF32 ? 4 : KV == kKvInt8 ? 1 : 2;
 
   const AttendArgs& a;
   alignas(64) float p[N][kStep];
@@ -48,8 +49,10 @@ struct Attend {
   const float* query(int i) const { return a.q[i < a.count ? i : 0]; }
   int position(int i) const { return a.position[i < a.count ? i : 0]; }
 
-  // Scores of sixteen tokens whose keys begin at k.
-  void scores(const uint8_t* k, int base, int part) {
+  // Scores of sixteen tokens whose keys begin at k, and their scales at `scales` if they have any.
+  void scores(const uint8_t* k, const uint8_t* scales, int base, int part) {
+    F scale = V::set1(a.scale);
+    if constexpr (KV == kKvInt8) scale = V::mul(scale, V::load_half((const uint16_t*)scales));
     F acc[N];
     const float* q[N];
     OCTAVO_UNROLL for (int i = 0; i < N; ++i) {
@@ -61,7 +64,7 @@ struct Attend {
       OCTAVO_UNROLL for (int i = 0; i < N; ++i) acc[i] = V::fma(V::set1(q[i][d]), key, acc[i]);
     }
     for (int i = 0; i < N; ++i) {
-      F s = V::mul(acc[i], V::set1(a.scale));
+      F s = V::mul(acc[i], scale);
       if (a.softcap > 0) s = V::mul(tanh_of<V>(V::div(s, V::set1(a.softcap))), V::set1(a.softcap));
       int last = position(i) + 1 - base, first = a.window ? last - a.window : 0;
       last = last < 0 ? 0 : last > 16 ? 16 : last;
@@ -144,7 +147,8 @@ struct Attend {
       least = position(i) < least ? position(i) : least;
       last = position(i) > last ? position(i) : last;
     }
-    const size_t head = (size_t)a.block_size * a.dim * kBytes, keys = head * a.kv_head;
+    const size_t codes = (size_t)a.block_size * a.dim * kBytes;
+    const size_t head = KV == kKvInt8 ? int8_head_bytes(a.block_size, a.dim) : codes, keys = head * a.kv_head;
     const size_t values_at = head * a.kv_heads + head * a.kv_head;
     const int from = a.window && least + 1 > a.window ? (least + 1 - a.window) / kStep * kStep : 0;
     for (int base = from; base <= last; base += kStep) {
@@ -156,13 +160,18 @@ struct Attend {
           for (int i = 0; i < N; ++i) V::store(p[i] + 16 * n, V::set1(-INFINITY));
         } else {
           const uint8_t* block = a.kv + a.blocks[at / a.block_size] * a.block_stride;
-          scores(block + keys + (size_t)(at % a.block_size) * a.dim * kBytes, at, n);
+          const int offset = at % a.block_size;
+          scores(block + keys + (size_t)offset * a.dim * kBytes, block + keys + codes + 2 * offset, at, n);
         }
       }
       for (int i = 0; i < N; ++i) weigh(i, parts);
       for (int n = skip; n < parts; ++n) {
         const int at = base + 16 * n, count = last + 1 - at < 16 ? last + 1 - at : 16;
         const uint8_t* block = a.kv + a.blocks[at / a.block_size] * a.block_stride;
+        if constexpr (KV == kKvInt8) {
+          const F scale = V::load_half((const uint16_t*)(block + values_at + codes + 2 * (at % a.block_size)));
+          for (int i = 0; i < N; ++i) V::store(p[i] + 16 * n, V::mul(V::load(p[i] + 16 * n), scale));
+        }
         values(block + values_at + (size_t)(at % a.block_size) * a.dim * kBytes, count, n);
       }
     }
@@ -191,6 +200,7 @@ template <class V>
 static void attend(const AttendArgs& a) {
   if (a.kv_type == kKvF32) return attend_kv<V, kKvF32>(a);
   if (a.kv_type == kKvF16) return attend_kv<V, kKvF16>(a);
+  if (a.kv_type == kKvInt8) return attend_kv<V, kKvInt8>(a);
   return attend_kv<V, kKvBF16>(a);
 }
 

@@ -1,5 +1,6 @@
 #include "decoder.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "run.h"
@@ -8,7 +9,7 @@ namespace octavo {
 
 ActBuffer::~ActBuffer() = default;
 
-const Acts& ActBuffer::fit(int tokens, int columns, bool floats) {
+const Acts& ActBuffer::fit(int tokens, int columns, bool floats, int planes) {
   acts_.tokens = tokens;
   acts_.groups = (columns + kGroup - 1) / kGroup;
   const size_t places = (size_t)tiles_of(tokens) * kTile * acts_.groups;
@@ -17,17 +18,34 @@ const Acts& ActBuffer::fit(int tokens, int columns, bool floats) {
     if (bytes.size() < need) bytes.assign(need, 0);
     return (void*)(((uintptr_t)bytes.data() + 63) / 64 * 64);
   };
-  acts_.q = (int8_t*)grow(q_, places * kGroup);
+  acts_.planes = planes;
+  acts_.q = (int8_t*)grow(q_, places * kGroup * planes);
   acts_.scale = (float*)grow(scale_, places * 4);
   acts_.sum = (int32_t*)grow(sum_, places * 8);
   if (floats) acts_.x = (float*)grow(x_, places * kGroup * 4);
   return acts_;
 }
 
-void Engine::linear(const Linear& linear, const float* x, int tokens, int columns, float* out, size_t ld) {
+void Engine::linear(const Linear& linear, const float* x, int tokens, int columns, int planes, float* out,
+                    size_t ld) {
+  run(linear, x, tokens, columns, planes, out, ld, nullptr);
+}
+
+void Engine::likeliest(const Linear& linear, const float* x, int tokens, int columns, int planes, float* out,
+                       size_t ld, int64_t* places) {
+  run(linear, x, tokens, columns, planes, out, ld, places);
+}
+
+void Engine::run(const Linear& linear, const float* x, int tokens, int columns, int planes, float* out,
+                 size_t ld, int64_t* places) {
   if (tokens <= 0) return;
+  constexpr int kPiece = 16384;  // outputs that one look for the largest takes
+  const int pieces = (linear.rows + kPiece - 1) / kPiece;
+  std::vector<float> best(places ? (size_t)tokens * pieces : 0);
+  std::vector<int64_t> found(best.size());
+  Counter looks;
   const bool codes = wants_codes(linear), floats = wants_floats(linear);
-  const Acts& acts = acts_.fit(tokens, columns, floats);
+  const Acts& acts = acts_.fit(tokens, columns, floats, planes);
   Counter rows, items;
   pool.run([&](int) {
     std::vector<uint8_t> scratch(matmul_scratch_bytes(acts.groups));
@@ -36,7 +54,22 @@ void Engine::linear(const Linear& linear, const float* x, int tokens, int column
     }
     pool.barrier().wait();
     run_linear(k, linear, acts, out, ld, pool.size(), items, scratch.data());
+    if (!places) return;
+    pool.barrier().wait();
+    for (int i = looks.take(); i < tokens * pieces; i = looks.take()) {
+      const int from = i % pieces * kPiece, count = std::min(kPiece, linear.rows - from);
+      found[i] = from + k.argmax(out + (size_t)(i / pieces) * ld + from, count, &best[i]);
+    }
   });
+  for (int t = 0; places && t < tokens; ++t) {
+    int most = t * pieces;
+    bool sound = true;
+    for (int i = t * pieces; i < (t + 1) * pieces; ++i) {
+      sound = sound && !std::isnan(best[i]);
+      if (best[i] > best[most]) most = i;
+    }
+    places[t] = sound && std::isfinite(best[most]) ? found[most] : -1;
+  }
 }
 
 namespace {
@@ -73,7 +106,7 @@ class StepRun {
     qkv_ = grow(d_.qkv_, tokens * qkv);
     attention_ = grow(d_.attention_, tokens * heads);
     out_ = grow(d_.out_, tokens * d_.hidden_);
-    in_ = d_.in_.fit(s_.tokens, d_.hidden_, in);
+    in_ = d_.in_.fit(s_.tokens, d_.hidden_, in, d_.planes_);
     floats_in_ = in;
     floats_mid_ = mid;
     floats_wide_ = wide;
@@ -115,8 +148,8 @@ class StepRun {
 
   void build_items() {
     const LayerWeights& l = d_.layers_.front();
-    mid_ = d_.mid_.fit(s_.tokens, l.heads * l.dim, floats_mid_);
-    wide_ = d_.wide_.fit(s_.tokens, l.gate.rows, floats_wide_);
+    mid_ = d_.mid_.fit(s_.tokens, l.heads * l.dim, floats_mid_, d_.planes_);
+    wide_ = d_.wide_.fit(s_.tokens, l.gate.rows, floats_wide_, d_.planes_);
     const int share = l.heads / l.kv_heads;
     for (int r = 0; r < s_.rows; ++r) {
       const int vectors = (s_.query_start[r + 1] - s_.query_start[r]) * share;

@@ -61,7 +61,7 @@ struct Step {
 class ActBuffer {
  public:
   ~ActBuffer();
-  const Acts& fit(int tokens, int columns, bool floats);
+  const Acts& fit(int tokens, int columns, bool floats, int planes);
 
  private:
   Acts acts_;
@@ -73,20 +73,26 @@ class Engine {
  public:
   Engine(const Kernels* kernels, Pool* pool) : k(*kernels), pool(*pool) {}
 
-  // x [tokens][columns] fp32 -> out [tokens][ld]
-  void linear(const Linear& linear, const float* x, int tokens, int columns, float* out, size_t ld);
+  // x [tokens][columns] fp32 -> out [tokens][ld]; `planes` as in Acts
+  void linear(const Linear& linear, const float* x, int tokens, int columns, int planes, float* out, size_t ld);
+  // The same, and the place of each token's largest output; -1 where one is not finite.
+  void likeliest(const Linear& linear, const float* x, int tokens, int columns, int planes, float* out, size_t ld,
+                 int64_t* places);
 
   const Kernels& k;
   Pool& pool;
 
  private:
+  void run(const Linear& linear, const float* x, int tokens, int columns, int planes, float* out, size_t ld,
+           int64_t* places);
+
   ActBuffer acts_;
 };
 
 class Decoder {
  public:
-  Decoder(Engine* engine, int hidden, float eps, const float* final_norm)
-      : engine_(*engine), hidden_(hidden), eps_(eps), final_norm_(final_norm) {}
+  Decoder(Engine* engine, int hidden, float eps, const float* final_norm, int planes)
+      : engine_(*engine), hidden_(hidden), eps_(eps), final_norm_(final_norm), planes_(planes) {}
 
   void add(LayerWeights layer) { layers_.push_back(std::move(layer)); }
   // Where each layer's keys and values lie: its group, its part of block 0, bytes from block to block.
@@ -100,6 +106,7 @@ class Decoder {
   int hidden_;
   float eps_;
   const float* final_norm_;
+  int planes_;  // of the codes of activations, see Acts
   std::vector<LayerWeights> layers_;
   size_t block_stride_ = 0;
   int block_size_ = 16, kv_type_ = 0;

@@ -62,15 +62,21 @@ struct Matrix {
 static inline bool is_float(int layout) { return layout >= kF32; }
 
 // Tokens of a tile that a kernel exists for; a tile of fewer is padded up.
-static inline int tile_width(int tokens) { return tokens <= 8 ? tokens : tokens <= 12 ? 12 : 16; }
+static inline int tile_width(int tokens) {
+#ifdef OCTAVO_FEW_TILES  // for checks that must compile soon
+  return tokens <= 1 ? 1 : tokens <= 6 ? 6 : 16;
+#endif
+  return tokens <= 4 ? tokens : tokens <= 6 ? 6 : tokens <= 8 ? 8 : tokens <= 12 ? 12 : 16;
+}
 
 // Rows of activations, quantized: tile by tile, and in a tile [group][token], so that a kernel reads straight on.
 struct Acts {
   int32_t tokens = 0;
   int32_t groups = 0;
-  int8_t* q = nullptr;      // [tile][group][token][32]
+  int32_t planes = 1;       // of codes: one of 8 bits, or two that make 15 bits, 128 * first + second
+  int8_t* q = nullptr;      // [tile][group][token][plane][32]
   float* scale = nullptr;   // [tile][group][token]
-  int32_t* sum = nullptr;   // [tile][group][2][token], of each sixteen codes
+  int32_t* sum = nullptr;   // [tile][group][2][token], of each sixteen codes, planes joined
   float* x = nullptr;       // [tile][group][32][token], the same in fp32, for float weights
 };
 

@@ -10,7 +10,9 @@ namespace octavo {
 #endif
 
 #define OCTAVO_INLINE inline __attribute__((always_inline))
+#ifndef OCTAVO_UNROLL
 #define OCTAVO_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 // ggml's kvalues_iq4nl plus 128.
 alignas(16) static const uint8_t kLevels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
@@ -109,25 +111,40 @@ static void prepare(const Acts& acts, int tile, int width, int32_t* start) {
   }
 }
 
-// B tokens from t on meet one unpacked group. Their sums are independent, which hides the latency of each.
-template <class V, int L, int T, int B>
+// B tokens from t on meet one unpacked group. Their sums are independent, which hides the latency of each. With two
+// planes of activations (P) both meet the same codes, and their sums are joined as whole numbers.
+template <class V, int L, int T, int B, int P>
 static OCTAVO_INLINE void dot_tokens(const typename V::W* w, const uint16_t* d, typename V::F d0, const int8_t* q,
                                      const float* scale, const int32_t* start, typename V::F* acc, int t) {
   using C = Codes<V, L>;
   using F = typename V::F;
   using I = typename V::I;
-  I low[B], high[B];
+  I low[B], high[B], fine[B], fine_high[B];
   OCTAVO_UNROLL for (int b = 0; b < B; ++b) {
-    low[b] = V::iset1(C::kZeroInit ? 0 : start[t + b]);
-    if constexpr (L == kB6) high[b] = V::iset1(start[T + t + b]);
+    I begin = V::iset1(C::kZeroInit ? 0 : start[t + b]), zero = V::iset1(0);
+    low[b] = P == 1 ? begin : zero;
+    if constexpr (P == 2) fine[b] = begin;
+    if constexpr (L == kB6) {
+      begin = V::iset1(start[T + t + b]);
+      high[b] = P == 1 ? begin : zero;
+      if constexpr (P == 2) fine_high[b] = begin;
+    }
   }
-  OCTAVO_UNROLL for (int s = 0; s < 4; ++s) {
-    OCTAVO_UNROLL for (int b = 0; b < B; ++b) low[b] = C::dot(low[b], w[s], q + (t + b) * kGroup + 4 * s);
-  }
-  OCTAVO_UNROLL for (int s = 4; s < 8; ++s) {
+  OCTAVO_UNROLL for (int s = 0; s < 8; ++s) {
     OCTAVO_UNROLL for (int b = 0; b < B; ++b) {
-      I& to = L == kB6 ? high[b] : low[b];
-      to = C::dot(to, w[s], q + (t + b) * kGroup + 4 * s);
+      const int8_t* codes = q + (t + b) * P * kGroup + 4 * s;
+      I& to = L == kB6 && s >= 4 ? high[b] : low[b];
+      to = C::dot(to, w[s], codes);
+      if constexpr (P == 2) {
+        I& rest = L == kB6 && s >= 4 ? fine_high[b] : fine[b];
+        rest = C::dot(rest, w[s], codes + kGroup);
+      }
+    }
+  }
+  if constexpr (P == 2) {
+    OCTAVO_UNROLL for (int b = 0; b < B; ++b) {
+      low[b] = V::join(low[b], fine[b]);
+      if constexpr (L == kB6) high[b] = V::join(high[b], fine_high[b]);
     }
   }
   OCTAVO_UNROLL for (int b = 0; b < B; ++b) {
@@ -145,7 +162,7 @@ static OCTAVO_INLINE void dot_tokens(const typename V::W* w, const uint16_t* d, 
   }
 }
 
-template <class V, int L, int T>
+template <class V, int L, int T, int P>
 static OCTAVO_INLINE void quant_group(const uint8_t* codes, const uint16_t* d, const int8_t* q, const float* scale,
                                       const int32_t* start, typename V::F* acc) {
   constexpr int B = T % 4 == 0 ? 4 : T % 3 == 0 ? 3 : T % 2 == 0 ? 2 : 1;
@@ -153,9 +170,9 @@ static OCTAVO_INLINE void quant_group(const uint8_t* codes, const uint16_t* d, c
   Codes<V, L>::unpack(codes, w);
   typename V::F d0 = V::load_half(d);
   if constexpr (V::kWide) {
-    OCTAVO_UNROLL for (int t = 0; t < T; t += B) dot_tokens<V, L, T, B>(w, d, d0, q, scale, start, acc, t);
+    OCTAVO_UNROLL for (int t = 0; t < T; t += B) dot_tokens<V, L, T, B, P>(w, d, d0, q, scale, start, acc, t);
   } else {
-    _Pragma("GCC unroll 1") for (int t = 0; t < T; t += B) dot_tokens<V, L, T, B>(w, d, d0, q, scale, start, acc, t);
+    _Pragma("GCC unroll 1") for (int t = 0; t < T; t += B) dot_tokens<V, L, T, B, P>(w, d, d0, q, scale, start, acc, t);
   }
 }
 
@@ -178,7 +195,7 @@ static OCTAVO_INLINE void put(typename V::F v, float* to, int rows) {
   for (int i = 0; i < rows; ++i) to[i] = part[i];
 }
 
-template <class V, int L, int T>
+template <class V, int L, int T, int P>
 static void matmul_tile(const MatmulArgs& args) {
   using F = typename V::F;
   const Matrix& m = *args.matrix;
@@ -201,8 +218,8 @@ static void matmul_tile(const MatmulArgs& args) {
       }
       if constexpr (L < kF32) {
         constexpr int starts = L == kB6 ? 2 : 1;
-        quant_group<V, L, T>(codes + (size_t)g * info.code_bytes, (const uint16_t*)(scales + (size_t)g * info.scale_bytes),
-                             acts.q + (at + (size_t)g * T) * kGroup, acts.scale + at + (size_t)g * T,
+        quant_group<V, L, T, P>(codes + (size_t)g * info.code_bytes, (const uint16_t*)(scales + (size_t)g * info.scale_bytes),
+                             acts.q + (at + (size_t)g * T) * kGroup * P, acts.scale + at + (size_t)g * T,
                              start + (size_t)g * T * starts, acc);
       } else {
         float_group<V, L, T>(codes + (size_t)g * info.code_bytes, acts.x + (at + (size_t)g * T) * kGroup, acc);
@@ -219,35 +236,43 @@ static void matmul_tile(const MatmulArgs& args) {
   }
 }
 
-template <class V, int L>
+template <class V, int L, int P>
 static void matmul_layout(const MatmulArgs& args) {
   switch (act_width(*args.acts, args.tile)) {
-    case 1: return matmul_tile<V, L, 1>(args);
-    case 2: return matmul_tile<V, L, 2>(args);
-    case 3: return matmul_tile<V, L, 3>(args);
-    case 4: return matmul_tile<V, L, 4>(args);
-    case 5: return matmul_tile<V, L, 5>(args);
-    case 6: return matmul_tile<V, L, 6>(args);
-    case 7: return matmul_tile<V, L, 7>(args);
-    case 8: return matmul_tile<V, L, 8>(args);
-    case 12: return matmul_tile<V, L, 12>(args);
-    default: return matmul_tile<V, L, 16>(args);
+    case 1: return matmul_tile<V, L, 1, P>(args);
+    case 6: return matmul_tile<V, L, 6, P>(args);
+#ifndef OCTAVO_FEW_TILES
+    case 2: return matmul_tile<V, L, 2, P>(args);
+    case 3: return matmul_tile<V, L, 3, P>(args);
+    case 4: return matmul_tile<V, L, 4, P>(args);
+    case 8: return matmul_tile<V, L, 8, P>(args);
+    case 12: return matmul_tile<V, L, 12, P>(args);
+#endif
+    default: return matmul_tile<V, L, 16, P>(args);
   }
+}
+
+template <class V, int L>
+static void matmul_planes(const MatmulArgs& args) {
+  if constexpr (L < kF32) {
+    if (args.acts->planes == 2) return matmul_layout<V, L, 2>(args);
+  }
+  return matmul_layout<V, L, 1>(args);
 }
 
 template <class V>
 static void matmul(const MatmulArgs& args) {
   switch (args.matrix->layout) {
-    case kB4: return matmul_layout<V, kB4>(args);
-    case kB4M: return matmul_layout<V, kB4M>(args);
-    case kB5: return matmul_layout<V, kB5>(args);
-    case kB5M: return matmul_layout<V, kB5M>(args);
-    case kB6: return matmul_layout<V, kB6>(args);
-    case kB8: return matmul_layout<V, kB8>(args);
-    case kL4: return matmul_layout<V, kL4>(args);
-    case kF32: return matmul_layout<V, kF32>(args);
-    case kF16: return matmul_layout<V, kF16>(args);
-    default: return matmul_layout<V, kBF16>(args);
+    case kB4: return matmul_planes<V, kB4>(args);
+    case kB4M: return matmul_planes<V, kB4M>(args);
+    case kB5: return matmul_planes<V, kB5>(args);
+    case kB5M: return matmul_planes<V, kB5M>(args);
+    case kB6: return matmul_planes<V, kB6>(args);
+    case kB8: return matmul_planes<V, kB8>(args);
+    case kL4: return matmul_planes<V, kL4>(args);
+    case kF32: return matmul_planes<V, kF32>(args);
+    case kF16: return matmul_planes<V, kF16>(args);
+    default: return matmul_planes<V, kBF16>(args);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <stdexcept>
 
 #include "decoder.h"
@@ -21,11 +22,20 @@ T* at(uintptr_t address) {
 
 struct Weight {
   Matrix m;
+  bool owned = true;
   Weight(int layout, int rows, int columns) {
     if (layout < 0 || layout >= kLayouts || rows < 1 || columns < 1) throw std::invalid_argument("impossible matrix");
     m = make_matrix(layout, rows, columns);
   }
-  ~Weight() { free_matrix(m); }
+  // Over packed bytes that lie elsewhere, and stay as long as this does.
+  Weight(int layout, int rows, int columns, float unit, uintptr_t data) : owned(false) {
+    m = shape_matrix(layout, rows, columns);
+    m.unit = unit;
+    m.data = at<uint8_t>(data);
+  }
+  ~Weight() {
+    if (owned) free_matrix(m);
+  }
   Weight(const Weight&) = delete;
 };
 
@@ -40,6 +50,11 @@ struct Machine {
     return found;
   }
 };
+
+int checked(int planes) {
+  if (planes != 1 && planes != 2) throw std::invalid_argument("activations have one or two planes");
+  return planes;
+}
 
 using Parts = std::vector<std::tuple<const Weight*, int, uintptr_t>>;
 
@@ -63,12 +78,20 @@ std::vector<std::string> instruction_sets() {
 void bind_weights(nb::module_& m) {
   nb::class_<Weight>(m, "Weight")
       .def(nb::init<int, int, int>(), nb::arg("layout"), nb::arg("rows"), nb::arg("columns"))
+      .def(nb::init<int, int, int, float, uintptr_t>(), nb::arg("layout"), nb::arg("rows"), nb::arg("columns"),
+           nb::arg("unit"), nb::arg("data"))
+      .def_prop_ro("unit", [](const Weight& w) { return w.m.unit; })
+      .def_prop_ro("data", [](const Weight& w) { return reinterpret_cast<uintptr_t>(w.m.data); })
       .def_prop_ro("layout", [](const Weight& w) { return w.m.layout; })
       .def_prop_ro("rows", [](const Weight& w) { return w.m.rows; })
       .def_prop_ro("columns", [](const Weight& w) { return w.m.columns; })
       .def_prop_ro("nbytes", [](const Weight& w) { return w.m.stride * w.m.panels; })
       .def("unpack", [](const Weight& w, uintptr_t out) { unpack(w.m, at<float>(out)); });
   m.def("layout_for", &layout_for);
+  m.def("packed_bytes", [](int layout, int rows, int columns) {
+    const Matrix shape = shape_matrix(layout, rows, columns);
+    return shape.stride * shape.panels;
+  });
   m.def("instruction_sets", &instruction_sets);
 }
 
@@ -104,11 +127,45 @@ void bind_machine(nb::module_& m) {
                at<int64_t>(places)[i] = x.engine.k.argmax(at<const float>(rows) + i * ld, columns, at<float>(best) + i);
              });
            })
-      .def("linear", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, uintptr_t out, size_t ld) {
+      .def("linear", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, int planes,
+                       uintptr_t out, size_t ld) {
         const Linear linear = linear_of(parts);
         nb::gil_scoped_release free;
-        x.engine.linear(linear, at<const float>(in), tokens, columns, at<float>(out), ld);
+        x.engine.linear(linear, at<const float>(in), tokens, columns, checked(planes), at<float>(out), ld);
+      })
+      .def("likeliest", [](Machine& x, const Parts& parts, uintptr_t in, int tokens, int columns, int planes,
+                           uintptr_t out, size_t ld, uintptr_t places) {
+        const Linear linear = linear_of(parts);
+        nb::gil_scoped_release free;
+        x.engine.likeliest(linear, at<const float>(in), tokens, columns, checked(planes), at<float>(out), ld, at<int64_t>(places));
       });
+}
+
+// Length-prefixed strings of a GGUF file between `begin` and `end`. Skip: only walks, and gives the byte behind the
+// last, or -1 where one would lie beyond the end.
+int64_t skip_strings(uintptr_t file, uint64_t begin, uint64_t end, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t length;
+    if (end - begin < 8) return -1;
+    std::memcpy(&length, at<const uint8_t>(file) + begin, 8);
+    begin += 8;
+    if (length > end - begin) return -1;
+    begin += length;
+  }
+  return (int64_t)begin;
+}
+
+nb::list read_strings(const nb::bytes& raw, uint64_t count) {
+  nb::list texts;
+  const char* data = raw.c_str();
+  uint64_t at_byte = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t length;
+    std::memcpy(&length, data + at_byte, 8);
+    texts.append(nb::steal(PyUnicode_DecodeUTF8(data + at_byte + 8, (Py_ssize_t)length, "replace")));
+    at_byte += 8 + length;
+  }
+  return texts;
 }
 
 void set_norms(LayerWeights& l, const std::vector<uintptr_t>& norms) {
@@ -123,8 +180,8 @@ void set_norms(LayerWeights& l, const std::vector<uintptr_t>& norms) {
 void bind_decoder(nb::module_& m) {
   nb::class_<Decoder>(m, "Decoder")
       .def("__init__",
-           [](Decoder* self, Machine& x, int hidden, float eps, uintptr_t norm) {
-             new (self) Decoder(&x.engine, hidden, eps, at<const float>(norm));
+           [](Decoder* self, Machine& x, int hidden, float eps, uintptr_t norm, int planes) {
+             new (self) Decoder(&x.engine, hidden, eps, at<const float>(norm), checked(planes));
            },
            nb::keep_alive<1, 2>())
       .def("add",
@@ -182,4 +239,9 @@ NB_MODULE(_native, m) {
   bind_weights(m);
   bind_machine(m);
   bind_decoder(m);
+  m.def("skip_strings", &skip_strings);
+  m.def("read_strings", [](const nb::bytes& raw, uint64_t count) {
+    if (skip_strings((uintptr_t)raw.c_str(), 0, raw.size(), count) < 0) throw std::invalid_argument("strings end early");
+    return read_strings(raw, count);
+  });
 }

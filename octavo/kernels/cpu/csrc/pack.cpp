@@ -29,7 +29,7 @@ void release(uint8_t* data, size_t bytes) {
 // The kernels look a few kilobytes ahead.
 static size_t matrix_bytes(const Matrix& m) { return m.stride * m.panels + 4096; }
 
-Matrix make_matrix(int layout, int rows, int columns) {
+Matrix shape_matrix(int layout, int rows, int columns) {
   Matrix m;
   const LayoutInfo info = layout_info(layout);
   m.layout = layout;
@@ -38,6 +38,11 @@ Matrix make_matrix(int layout, int rows, int columns) {
   m.groups = (columns + kGroup - 1) / kGroup;
   m.panels = (rows + kRows - 1) / kRows;
   m.stride = ((size_t)m.groups * (info.code_bytes + info.scale_bytes) + 63) / 64 * 64;
+  return m;
+}
+
+Matrix make_matrix(int layout, int rows, int columns) {
+  Matrix m = shape_matrix(layout, rows, columns);
   m.data = allocate(matrix_bytes(m));
   return m;
 }

@@ -9,6 +9,8 @@ namespace octavo {
 uint8_t* allocate(size_t bytes);
 void release(uint8_t* data, size_t bytes);
 
+// A matrix without memory.
+Matrix shape_matrix(int layout, int rows, int columns);
 // A matrix with room for its codes, none filled in.
 Matrix make_matrix(int layout, int rows, int columns);
 void free_matrix(Matrix& matrix);

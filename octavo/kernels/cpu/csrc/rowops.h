@@ -8,7 +8,12 @@
 namespace octavo {
 
 enum Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGelu = 2 };
-enum KvType : int32_t { kKvF32 = 0, kKvF16 = 1, kKvBF16 = 2 };
+enum KvType : int32_t { kKvF32 = 0, kKvF16 = 1, kKvBF16 = 2, kKvInt8 = 3 };
+
+// Of one head of a block of int8: codes for `size` tokens, then their scales in fp16. Two bytes a token: as if the head
+// had two more dims.
+static inline size_t int8_head_bytes(int size, int dim) { return (size_t)size * (dim + 2); }
+
 
 // e^x to about one unit in the last place, for any x; below -87 it gives about 1e-38.
 template <class V>
@@ -75,9 +80,11 @@ static void rms_norm(const float* x, const float* weight, float eps, int n, floa
   for (; i < n; ++i) out[i] = x[i] * factor * weight[i];
 }
 
-// 32 values to codes in [-127, 127], a scale, and the sums of both halves.
+// 32 values to codes in [-127, 127], a scale, and the sums of both halves. With two planes the second holds what the
+// first leaves over, in 128ths.
 template <class V>
-static OCTAVO_INLINE void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum, int width) {
+static OCTAVO_INLINE void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum, int width,
+                                         int planes) {
   using F = typename V::F;
   F a = V::load(x), b = V::load(x + 16);
   float top = V::hmax(V::max(V::abs(a), V::abs(b)));
@@ -88,6 +95,15 @@ static OCTAVO_INLINE void quantize_group(const float* x, int8_t* q, float* scale
   *scale = top / 127.0f;
   sum[0] = V::hsum_int(ia);
   sum[width] = V::hsum_int(ib);
+  if (planes == 1) return;
+  const F fine = V::set1(128.0f);
+  typename V::I la = V::to_int(V::mul(V::sub(V::mul(a, inverse), V::to_float(ia)), fine));
+  typename V::I lb = V::to_int(V::mul(V::sub(V::mul(b, inverse), V::to_float(ib)), fine));
+  V::store_bytes(q + kGroup, la);
+  V::store_bytes(q + kGroup + 16, lb);
+  *scale = top / (127.0f * 128.0f);
+  sum[0] = 128 * sum[0] + V::hsum_int(la);
+  sum[width] = 128 * sum[width] + V::hsum_int(lb);
 }
 
 // One group of one token into its place among the activations.
@@ -96,7 +112,8 @@ static OCTAVO_INLINE void put_group(const Acts& acts, int token, int group, cons
   const int tile = token / kTile, t = token % kTile, width = act_width(acts, tile);
   const size_t at = (size_t)tile * kTile * acts.groups + (size_t)group * width;
   if (codes) {
-    quantize_group<V>(x, acts.q + (at + t) * kGroup, acts.scale + at + t, acts.sum + 2 * at + t, width);
+    quantize_group<V>(x, acts.q + (at + t) * kGroup * acts.planes, acts.scale + at + t, acts.sum + 2 * at + t, width,
+                      acts.planes);
   }
   if (floats) {
     float* to = acts.x + at * kGroup + t;
@@ -206,7 +223,7 @@ struct PrologueArgs {
   float eps;
   const float* cos_sin;  // the token's row, or null
   int half;
-  uint8_t* block;  // of the cache: keys [H_kv][B / 16][D][16], then values [H_kv][B][D]
+  uint8_t* block;  // of the cache: keys [H_kv][B / 16][D][16], then values [H_kv][B][D]; int8 has scales in each head
   int offset;      // of the token in the block
   int block_size;
   int kv_type;
@@ -227,8 +244,39 @@ static OCTAVO_INLINE void store_kv(uint16_t* to, const float* x, int kv_type) {
   V::store_half(to, V::load(x));
 }
 
+// n values, a multiple of 16, to codes in [-127, 127]; gives the scale, already rounded to fp16.
+template <class V>
+static uint16_t int8_codes(const float* x, int n, int8_t* to) {
+  typename V::F most = V::zero();
+  for (int i = 0; i < n; i += 16) most = V::max(most, V::abs(V::load(x + i)));
+  // Rounded up by less than a thousandth, so that no code passes 127.
+  float part[16];
+  uint16_t half[16];
+  V::store_half(half, V::set1(V::hmax(most) * (1.0009765625f / 127.0f)));
+  V::store(part, V::load_half(half));
+  const typename V::F inverse = V::set1(part[0] > 0 ? 1.0f / part[0] : 0.0f);
+  for (int i = 0; i < n; i += 16) V::store_bytes(to + i, V::to_int(V::mul(V::load(x + i), inverse)));
+  return half[0];
+}
+
+template <class V>
+static void write_int8(const PrologueArgs& a, const float* key, const float* value) {
+  const size_t head = int8_head_bytes(a.block_size, a.dim), scales = (size_t)a.block_size * a.dim;
+  int8_t codes[512];
+  for (int h = 0; h < a.kv_heads; ++h) {
+    uint8_t *k = a.block + h * head, *v = k + a.kv_heads * head;
+    const uint16_t k_scale = int8_codes<V>(key + h * a.dim, a.dim, codes);
+    uint8_t* to = k + (size_t)(a.offset / 16) * 16 * a.dim + a.offset % 16;
+    for (int d = 0; d < a.dim; ++d) to[16 * d] = (uint8_t)codes[d];
+    const uint16_t v_scale = int8_codes<V>(value + h * a.dim, a.dim, (int8_t*)v + (size_t)a.offset * a.dim);
+    memcpy(k + scales + 2 * a.offset, &k_scale, 2);
+    memcpy(v + scales + 2 * a.offset, &v_scale, 2);
+  }
+}
+
 template <class V>
 static void write_kv(const PrologueArgs& a, const float* key, const float* value) {
+  if (a.kv_type == kKvInt8) return write_int8<V>(a, key, value);
   const size_t head_size = (size_t)a.block_size * a.dim, values = head_size * a.kv_heads;
   const size_t k_at = (size_t)(a.offset / 16) * 16 * a.dim + a.offset % 16, v_at = (size_t)a.offset * a.dim;
   if (a.kv_type == kKvF32) {

@@ -46,6 +46,10 @@ struct OCTAVO_VEC {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
   }
   static F load_bf16(const uint16_t* p) { return {bf16(p), bf16(p + 8)}; }
+  static F load_bytes(const int8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
+  }
   static F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
   static F sub(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
   static F mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
@@ -146,6 +150,10 @@ struct OCTAVO_VEC {
             madd(acc.hi, _mm256_abs_epi8(w.hi), _mm256_sign_epi8(a, w.hi))};
   }
 #endif
+  static I join(I first, I second) {
+    return {_mm256_add_epi32(_mm256_slli_epi32(first.lo, 7), second.lo),
+            _mm256_add_epi32(_mm256_slli_epi32(first.hi, 7), second.hi)};
+  }
   // In the order of AVX-512's own reduction: halves, quarters, pairs.
   static float hsum(F v) {
     __m256 a = _mm256_add_ps(v.lo, v.hi);

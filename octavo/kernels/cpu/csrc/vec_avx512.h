@@ -25,6 +25,9 @@ struct Avx512 {
   static F load_bf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
   }
+  static F load_bytes(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+  }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
@@ -71,6 +74,7 @@ struct Avx512 {
     return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(four));
   }
   static I dot_byte(I acc, W w, const int8_t* a4) { return dot(acc, w, a4); }
+  static I join(I first, I second) { return _mm512_add_epi32(_mm512_slli_epi32(first, 7), second); }
   // Halves, quarters, pairs: the order that every instruction set keeps to.
   static float hsum(F v) {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

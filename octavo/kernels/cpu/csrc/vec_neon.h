@@ -47,6 +47,12 @@ struct Neon {
   static F load_bf16(const uint16_t* p) {
     return each([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
   }
+  static F load_bytes(const int8_t* p) {
+    int8x16_t b = vld1q_s8(p);
+    int16x8_t low = vmovl_s8(vget_low_s8(b)), high = vmovl_s8(vget_high_s8(b));
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+  }
   static F add(F a, F b) {
     return each([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
   }
@@ -135,6 +141,10 @@ struct Neon {
     return acc;
   }
   static I dot_byte(I acc, W w, const int8_t* a4) { return dot(acc, w, a4); }
+  static I join(I first, I second) {
+    for (int i = 0; i < 4; ++i) first.v[i] = vaddq_s32(vshlq_n_s32(first.v[i], 7), second.v[i]);
+    return first;
+  }
   // Halves, quarters, pairs: the order that every instruction set keeps to.
   static float hsum(F a) {
     float32x4_t four = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));

@@ -70,6 +70,9 @@ struct Plain {
   static F load_bf16(const uint16_t* p) {
     return each([&](int i) { return bits((uint32_t)p[i] << 16); });
   }
+  static F load_bytes(const int8_t* p) {
+    return each([&](int i) { return (float)p[i]; });
+  }
   static F add(F a, F b) {
     return each([&](int i) { return a.v[i] + b.v[i]; });
   }
@@ -154,6 +157,11 @@ struct Plain {
     return acc;
   }
   static I dot_byte(I acc, const W& w, const int8_t* a4) { return dot(acc, w, a4); }
+  // Sums over the two planes of activations: 128 * first + second.
+  static I join(I first, I second) {
+    for (int i = 0; i < 16; ++i) first.v[i] = 128 * first.v[i] + second.v[i];
+    return first;
+  }
   // In the order of AVX-512's own reduction: halves, quarters, pairs.
   static float hsum(F a) {
     for (int n = 8; n; n /= 2) {
