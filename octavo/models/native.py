@@ -157,13 +157,13 @@ class NativeDecoder:
         self._placed = ctx.kv
 
 
-def accelerate(decoder: Decoder, block_size: int, config: EngineConfig) -> tuple[Any, torch.dtype]:
-    """The decoder itself, or its native form where all of it is covered, and the type of its KV cache.
+def accelerate(decoder: Decoder, block_size: int, config: EngineConfig, plain: torch.dtype) -> tuple[Any, torch.dtype]:
+    """The decoder itself, or its native form where all of it is covered, and the type of its KV cache: `plain`, that
+    of the activations, for the decoder itself.
 
     Says which in one line. Raises ConfigError for a type of cache that the form cannot read.
     """
     method, asked = decoder.embedding.method, config.cache.kv_cache_dtype
-    plain: torch.dtype = decoder.norm.weight.dtype
     reason = _uncovered(decoder, block_size) if isinstance(method, Native) else "the CPU kernels do not run"
     if reason:
         if asked not in ("auto", str(plain).removeprefix("torch.")):

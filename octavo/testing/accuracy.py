@@ -52,7 +52,7 @@ class _Packed(PagedModel):
         cpu = torch.device("cpu")
         decoder = build(self.arch, select(cpu), torch.float32, cpu, method=method)
         load_weights(decoder, open_source(files, progress=False))
-        self.decoder, kept = accelerate(decoder, BLOCK, config)
+        self.decoder, kept = accelerate(decoder, BLOCK, config, torch.float32)
         spec = cache_specs(self.arch.kv_specs(), str(kept).removeprefix("torch."))[0]
         self.pool = torch.zeros(*self.pool.shape[:-1], spec.head_dim, dtype=kept)
         places = {layer: slot for group in self.groups for slot, layer in enumerate(group.layers)}

@@ -84,7 +84,7 @@ class Worker:
             empty=partial(self._memory.tensor, WEIGHTS),
         )
         self._fill()
-        self._model, self._kv_dtype = accelerate(self._decoder, self._resolved.block_size, self._config)
+        self._model, self._kv_dtype = accelerate(self._decoder, self._resolved.block_size, self._config, self._dtype)
 
     def kv_dtype(self) -> str:
         """Type of the KV cache, as the configuration names it."""

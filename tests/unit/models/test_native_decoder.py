@@ -46,7 +46,7 @@ class NativePaged(PagedModel):
             cache=CacheConfig(kv_cache_dtype=str(kv_dtype).removeprefix("torch.")),
             device=DeviceConfig(cpu_activations=bits),
         )
-        self.decoder, kept = accelerate(decoder, block_size, config)
+        self.decoder, kept = accelerate(decoder, block_size, config, torch.float32)
         assert isinstance(self.decoder, NativeDecoder)
         assert kept == kv_dtype
 
@@ -198,10 +198,10 @@ def test_what_is_not_covered_runs_in_torch(name, block_size):
     load_weights(decoder, model.checkpoint)
     tokens = tokens_of(30)
     want = paged.prefill(paged.sequence(tokens))
-    paged.decoder, kept = accelerate(decoder, block_size, EngineConfig())
+    paged.decoder, kept = accelerate(decoder, block_size, EngineConfig(), torch.float32)
     assert isinstance(paged.decoder, Decoder)
     assert kept == torch.float32
     with pytest.raises(ConfigError, match="kv_cache_dtype int8 needs"):
-        accelerate(decoder, block_size, EngineConfig(cache=CacheConfig(kv_cache_dtype="int8")))
+        accelerate(decoder, block_size, EngineConfig(cache=CacheConfig(kv_cache_dtype="int8")), torch.float32)
     got = paged.prefill(paged.sequence(tokens))
     assert (got - want).abs().max() < TOLERANCE
