@@ -4,7 +4,6 @@ from array import array
 from typing import Any
 
 import msgspec
-import numpy as np
 
 
 def are_numbers(ids: Any) -> bool:
@@ -23,6 +22,7 @@ def are_below(ids: Any, bound: int) -> bool:
     if not are_numbers(ids):
         return False
     try:
-        return not ids or int(np.frombuffer(array("I", ids), dtype=np.uintc).max()) < bound
+        array("I", ids)  # none is negative, nor beyond 32 bits
     except OverflowError:
         return False
+    return not ids or max(ids) < bound
