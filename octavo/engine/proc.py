@@ -26,6 +26,7 @@ from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, StepOutputs, Vocabulary
 from octavo.engine.control import execute
 from octavo.engine.core import Core
+from octavo.engine.spare import AHEAD
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,10 @@ HEARTBEAT_S = 1.0  # an engine with work says something at least so often, that 
 STILL_WAIT_S = 0.01  # pause when there is work but no step to take
 MAX_MESSAGES_A_STEP = 1024
 REAL_ASSEMBLY = "octavo.engine.assemble:assemble"
+
+
+class Unwanted(Exception):
+    """The process that was started ahead is not needed."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -60,8 +65,10 @@ def write_launch(launch: Launch) -> bytes:
 
 
 def read_launch(stream: IO[bytes]) -> Launch:
-    """Raises ConfigError on anything but a whole, well-formed launch."""
+    """Raises ConfigError on anything but a whole, well-formed launch, Unwanted on none at all."""
     head = stream.read(4)
+    if not head and AHEAD in sys.argv[1:]:
+        raise Unwanted
     size = struct.unpack(">I", head)[0] if len(head) == 4 else 0
     if not 0 < size <= MAX_LAUNCH_BYTES:
         raise ConfigError("this process is started by octavo itself, not by hand")
@@ -163,8 +170,13 @@ def main() -> int:
     # parent to say, who drains first. While it lives we ignore them; when it is gone, we are too (die_with_parent).
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    if AHEAD in sys.argv[1:]:
+        end_with(os.getppid())
+        import_module("octavo.engine.ahead")
     try:
         launch = read_launch(sys.stdin.buffer)
+    except Unwanted:
+        return EXIT_OK
     except OctavoError as error:
         print(f"octavo: {error}", file=sys.stderr)
         return EXIT_CONFIG
@@ -178,6 +190,12 @@ def die_with_parent(parent: int) -> None:
 
     The kernel's signal (Linux) works even if the interpreter hangs; the end of standard input works everywhere.
     """
+    end_with(parent)
+    threading.Thread(target=_leave_at_end_of_input, daemon=True, name="octavo-parent-watch").start()
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, where it can (Linux)."""
     if sys.platform == "linux":
         import ctypes
 
@@ -185,7 +203,6 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     if os.getppid() != parent:  # it went before we asked
         os._exit(EXIT_BROKEN)
-    threading.Thread(target=_leave_at_end_of_input, daemon=True, name="octavo-parent-watch").start()
 
 
 def _leave_at_end_of_input() -> NoReturn:

@@ -2,14 +2,10 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
-import sysconfig
-from pathlib import Path
 
-import octavo
 from octavo.engine.proc import Launch, write_launch
+from octavo.engine.spare import Started, command, environment, take
 
 LEAVE_WAIT_S = 3.0
 
@@ -17,20 +13,23 @@ LEAVE_WAIT_S = 3.0
 class EngineProcess:
     """A running engine process. Its standard input stays open as long as it shall live."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: "asyncio.subprocess.Process | Started") -> None:
         self._process = process
 
     @classmethod
     async def start(cls, launch: Launch) -> "EngineProcess":
-        """Start it and hand it its orders. What it prints goes to standard error."""
+        """Start it, or take the one that was started ahead, and hand it its orders. What it prints goes to standard
+        error."""
+        spare = take()
+        if spare is not None:
+            with contextlib.suppress(ConnectionError):  # it died already; `wait` tells
+                spare.write(write_launch(launch))
+            return cls(spare)
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # never import from the folder that the user happens to stand in
-            "-m",
-            "octavo.engine.proc",
+            *command(),
             stdin=asyncio.subprocess.PIPE,
             stdout=2,
-            env=_environment(),
+            env=environment(),
             start_new_session=True,  # a signal to the server's group (Ctrl-C, timeout) must not end it under a drain
         )
         assert process.stdin is not None
@@ -71,7 +70,9 @@ class EngineProcess:
         """
         if await self._gone_within(grace_s):
             return
-        if self._process.stdin is not None:
+        if isinstance(self._process, Started):
+            self._process.close_input()
+        elif self._process.stdin is not None:
             self._process.stdin.close()
         if not await self._gone_within(LEAVE_WAIT_S):
             self.kill()
@@ -83,13 +84,3 @@ class EngineProcess:
         except TimeoutError:
             return False
         return True
-
-
-def _environment() -> dict[str, str]:
-    """Ours; when octavo runs from a source tree the child must find that tree."""
-    environment = dict(os.environ)
-    root = Path(octavo.__file__).resolve().parents[1]
-    if root not in (Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")):
-        paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-    return environment
