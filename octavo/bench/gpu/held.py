@@ -50,6 +50,9 @@ def vocabulary(size: int) -> Vocabulary:
 def dress(llm: Any) -> None:
     """Give a model with a stand-in tokenizer a vocabulary, as far as constraints are concerned."""
     client = llm._client
+    seat = client.engine.core._seat
+    seat.shutdown()  # it has the stand-in's own vocabulary, which spells no JSON, and takes none after the first
+    seat._compiler = None
     client.provide(vocabulary(client.ready.vocab_size))
     llm._text.tokenizer.eos_ids = (END,)
 
