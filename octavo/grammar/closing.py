@@ -18,7 +18,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
 QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
-OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"null", b"[", b"{", b"-", b".", b"a", b" ")
+OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"false", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 128
 PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end

@@ -126,6 +126,19 @@ def test_a_closer_finds_what_closes():
     assert json.loads(b'{"a":[[{"b":"c' + TABLE.text(end)) == {"a": [[{"b": "c"}]]}
 
 
+@pytest.mark.parametrize("value", [[False], [True], [None], {"a": False}, [[0]], [False, 7]], ids=str)
+def test_a_constant_is_closed_from_behind_its_first_brackets_and_blanks(value):
+    """What a small model does with a constant that it would not say: it lays blanks."""
+    shared = compiled(json_spec({"const": value}))
+    head = json.dumps(value)[: 1 if isinstance(value, list) else len('{"a":')].encode()
+    for blanks in (b"", b" ", b"\n  "):
+        matcher = shared.grammar.matcher()
+        assert matcher.push(TABLE.greedy(head + blanks))
+        way = shared.closer.close(matcher, 12)
+        assert way is not None
+        assert follow(matcher, way)
+
+
 def test_no_end_before_min_tokens_unless_nothing_else_is_left():
     row = np.zeros(TABLE.words, dtype=np.int32)
     spec = GrammarSpec("regex", "a{1,6}", min_tokens=4)
