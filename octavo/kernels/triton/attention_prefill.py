@@ -122,6 +122,7 @@ def _join(
     wait_for_inputs()
     if token < tl.load(query_start_ptr + num_rows):
         row = find_row(query_start_ptr, token, num_rows)
+        tiled = tl.load(cu_tiles_ptr + row + 1) > tl.load(cu_tiles_ptr + row)  # else another kernel has the row
         begin = tl.load(query_start_ptr + row)
         query_len = tl.load(query_start_ptr + row + 1) - begin
         length = tl.load(lens_ptr + row)
@@ -130,7 +131,7 @@ def _join(
         _, low, _, _ = _bounds(first_query, window, M, TILE, WINDOWED)
         num_tiles = tl.maximum(tl.load(cu_tiles_ptr + num_rows), 1)
         pieces = tl.cdiv(high - low, _piece(low, high, num_tiles, most, H, BUSY, LEAST))
-        if (query_len > 1) & (pieces > 1):
+        if tiled & (pieces > 1):
             column = tl.arange(0, D_PAD)
             piece = tl.arange(0, MOST)
             live = piece < pieces

@@ -2,8 +2,7 @@
 
 The first lines of the weight that a program will read are asked into the L2 cache before it waits for the kernel before
 it (programmatic dependent launch), so that reading memory goes on between kernels; more than the first crowd out what
-is being read. Parts of a split K are left as they
-are, for the addition and norm that follow to sum.
+is being read. Parts of a split K are left as they are, for the addition and norm that follow to sum.
 
 Legend: T tokens, K input size, N output features, S parts of K.
 """

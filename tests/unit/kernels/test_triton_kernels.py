@@ -138,6 +138,21 @@ def test_few_queries_over_a_long_past_share_it_out(
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
 
 
+def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
+    """A long row that another kernel computes, beside a short one whose past is shared out."""
+    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    torch.manual_seed(8)
+    meta = make_meta([90, 3], [90, 400], 16)
+    kv = make_cache(meta, 2, 64, torch.float32)
+    q = torch.randn(93, 4, 64, device=DEVICE)
+    want = ref_attention.paged_attention(q.cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
+    out = torch.full((93, 4, 64), 7.0, device=DEVICE)
+    cu_tiles = torch.tensor([0, 0, 1], dtype=torch.int32, device=DEVICE)
+    attention_prefill.prefill_attention(q, kv, meta, cu_tiles, 1, 256, out, 0.125, None, None)
+    assert (out[:90] == 7.0).all()
+    torch.testing.assert_close(out[90:].cpu(), want[90:], **tolerance(torch.float32))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rotary"), [(4, 2, 64, 64), (6, 2, 80, 20), (3, 3, 96, 0), (8, 1, 128, 128)]
