@@ -7,7 +7,7 @@ a few tokens of freedom near the limit and never validity.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +71,13 @@ class Closer:
         self.word = max([NUDGE, *strings])
         # Within a set form a turn can cost about half of it: an offset in place of a Z.
         self.nudge = max(NUDGE, longest // BYTES_A_TOKEN, self.word // 2)
+        self._instance = max([STEP, self.word, *lengths, *map(len, self._whole)])
         self.step = max([STEP, self.word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
+
+    def furthest(self, depth: int) -> int:
+        """Tokens that the end is away at most, about, with `depth` brackets open: each is left by no more than a whole
+        short instance takes. Of other forms than JSON nothing is known."""
+        return (depth + 1) * self._instance + self.word + self.nudge if self.is_json else FAR
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
@@ -83,7 +89,7 @@ class Closer:
         if limit < 1:
             return None
         for tokens in self._whole:
-            if follow(matcher, tokens):
+            if matcher.closes(tokens):
                 return tokens
         # First with room for ways that shrink when packed, going nowhere twice; then with moves that lead back to where
         # they began, as a string must grow to its least length; then with no room, which turns back sooner.
@@ -100,6 +106,38 @@ class Closer:
             found = next(self._explore(matcher, limit, 2 * MAX_NODES), None)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
+
+    def resume(self, matcher: Matcher, ways: Sequence[list[int]], limit: int) -> list[int] | None:
+        """The rest of a way known from another place, if it closes the text from here in at most `limit` tokens.
+
+        Texts of one form end alike, so this spares most searches.
+        """
+        if matcher.is_accepting:
+            return []
+        first = ways[0]
+        if len(first) <= limit and matcher.closes(first):  # within a string it stays the same
+            return first
+        row = self._mask(matcher)
+        if row is None:
+            return None
+        rests = chain.from_iterable(rests(row, way, limit) for rests in (self._rests, self._cut_rests) for way in ways)
+        return next((rest for rest in rests if matcher.closes(rest)), None)
+
+    def _rests(self, row: Words, way: list[int], limit: int) -> Iterator[list[int]]:
+        """Rests of at most `limit` tokens whose first the mask allows, the shortest first."""
+        start = max(0, len(way) - limit)
+        for at in np.flatnonzero(_allowed(row, np.array(way[start:], dtype=np.int64)))[::-1].tolist():
+            yield way[start + at :]
+
+    def _cut_rests(self, row: Words, way: list[int], limit: int) -> Iterator[list[int]]:
+        """Rests that begin within a token of the way: the text before came in other tokens."""
+        tokens = self._vocabulary.tokens
+        for at in range(len(way) - 1, -1, -1):
+            text = tokens[way[at]]
+            for cut in range(len(text) - 1, 0, -1):
+                lead = self._vocabulary.greedy(text[cut:])
+                if lead and len(lead) + len(way) - at - 1 <= limit and row[lead[0] >> 5] >> (lead[0] & 31) & 1:
+                    yield lead + way[at + 1 :]
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
@@ -217,7 +255,7 @@ class Closer:
     def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
         """The same text in fewer tokens, if it can be had."""
         packed = self._vocabulary.greedy(self._vocabulary.text(path))
-        return packed if packed is not None and len(packed) < len(path) and follow(matcher, packed) else path
+        return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path
 
 
 class _Moves:
@@ -232,12 +270,6 @@ class _Moves:
         """Those whose first token the mask allows."""
         for index in np.flatnonzero(_allowed(row, self._first)).tolist():
             yield self._runs[index]
-
-
-def follow(matcher: Matcher, tokens: list[int]) -> bool:
-    """Whether these tokens make the text whole from here."""
-    end = matcher.copy()
-    return end.push(tokens) and end.is_accepting
 
 
 def example(backend: Backend, vocabulary: VocabularyTable, pattern: str) -> str | None:

@@ -59,6 +59,11 @@ class VocabularyTable:
         bits[list(self.ends)] = 0
         return np.packbits(bits, bitorder="little").view(np.int32)
 
+    def clear_ends(self, masks: npt.NDArray[np.int32]) -> None:
+        """Take the ends of sequence out of masks. masks: [..., words]."""
+        for token in self.ends:
+            masks[..., token >> 5] &= np.int32(0x7FFFFFFF if token & 31 == 31 else ~(1 << (token & 31)))
+
     @cached_property
     def _longest(self) -> int:
         return min(64, max(map(len, self.by_bytes), default=1))
