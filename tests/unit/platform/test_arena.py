@@ -209,11 +209,10 @@ def test_memory_comes_back_piece_by_piece():
     assert driver.held == 0
 
     driver.capacity = 40 * MIB
-    seen = 0
+    seen = []
     with pytest.raises(MemoryError):
-        for _ in arena.restoring(WEIGHTS, 32 * MIB):
-            seen += 1
-    assert (seen, driver.held, arena.parts(WEIGHTS)) == (1, 0, [])
+        seen.extend(arena.restoring(WEIGHTS, 32 * MIB))
+    assert (len(seen), driver.held, arena.parts(WEIGHTS)) == (1, 0, [])
     pieces = arena.restoring(WEIGHTS, 32 * MIB)
     next(pieces)
     pieces.close()  # whoever copies has failed
