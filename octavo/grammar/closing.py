@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
+from octavo.grammar.rests import Rests, allowed, whole_rests
 from octavo.grammar.vocabulary import VocabularyTable
 
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
@@ -53,9 +53,12 @@ class Closer:
         *,
         is_json: bool = False,
         longest: int = 0,
+        opening: Sequence[int] | None = None,
     ) -> None:
+        """`opening`: a whole text from the beginning."""
         self.is_json = is_json
         self._vocabulary = vocabulary
+        self._opening = Rests(vocabulary, opening or ())
         self._whole = _tokens(vocabulary, hints[:1])
         contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
         contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
@@ -107,37 +110,20 @@ class Closer:
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
-    def resume(self, matcher: Matcher, ways: Sequence[list[int]], limit: int) -> list[int] | None:
-        """The rest of a way known from another place, if it closes the text from here in at most `limit` tokens.
+    def resume(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+        """A way of at most `limit` tokens that is the rest of a known one: the `last`, or that from the beginning.
 
         Texts of one form end alike, so this spares most searches.
         """
         if matcher.is_accepting:
             return []
-        first = ways[0]
-        if len(first) <= limit and matcher.closes(first):  # within a string it stays the same
-            return first
+        if len(last) <= limit and matcher.closes(last):  # within a string it stays the same
+            return last
         row = self._mask(matcher)
-        if row is None:
+        if row is None or limit < 1:
             return None
-        rests = chain.from_iterable(rests(row, way, limit) for rests in (self._rests, self._cut_rests) for way in ways)
-        return next((rest for rest in rests if matcher.closes(rest)), None)
-
-    def _rests(self, row: Words, way: list[int], limit: int) -> Iterator[list[int]]:
-        """Rests of at most `limit` tokens whose first the mask allows, the shortest first."""
-        start = max(0, len(way) - limit)
-        for at in np.flatnonzero(_allowed(row, np.array(way[start:], dtype=np.int64)))[::-1].tolist():
-            yield way[start + at :]
-
-    def _cut_rests(self, row: Words, way: list[int], limit: int) -> Iterator[list[int]]:
-        """Rests that begin within a token of the way: the text before came in other tokens."""
-        tokens = self._vocabulary.tokens
-        for at in range(len(way) - 1, -1, -1):
-            text = tokens[way[at]]
-            for cut in range(len(text) - 1, 0, -1):
-                lead = self._vocabulary.greedy(text[cut:])
-                if lead and len(lead) + len(way) - at - 1 <= limit and row[lead[0] >> 5] >> (lead[0] & 31) & 1:
-                    yield lead + way[at + 1 :]
+        rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
+        return next((list(rest) for rest in rests if matcher.closes(rest)), None)
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
@@ -212,7 +198,7 @@ class Closer:
         while fresh or stale:
             at, path, row = (fresh or stale).popleft()
             single = self._vocabulary.single
-            plain = ([token] for token in single[_allowed(row, single)][::-1].tolist())  # signs before letters
+            plain = ([token] for token in single[allowed(row, single)][::-1].tolist())  # signs before letters
             for move in (*(move for move, _ in self._likely(row)), *plain):
                 nodes += 1
                 if nodes > most:
@@ -232,9 +218,9 @@ class Closer:
     def _likely(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Moves that the mask lets begin, and whether each is a step on whatever the mask behind it."""
         # Both kinds of bracket may come only inside a string, where they close nothing.
-        inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
+        inside = self._brackets.size == 2 and bool(allowed(row, self._brackets).all())
         # Where a letter may come, no bracket closes anything either.
-        worded = bool(_allowed(row, self._letter).any())
+        worded = bool(allowed(row, self._letter).any())
         for run, counts in (self._inside if inside else self._outside).offered(row):
             yield run, counts and not worded
 
@@ -243,7 +229,7 @@ class Closer:
         yield from self._likely(row)
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
         if int(_BITS[row.view(np.uint8)].sum()) > WIDE:
-            found = single[_allowed(row, single)][:FEW]
+            found = single[allowed(row, single)][:FEW]
         else:
             tokens = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.width])
             tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
@@ -268,7 +254,7 @@ class _Moves:
 
     def offered(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Those whose first token the mask allows."""
-        for index in np.flatnonzero(_allowed(row, self._first)).tolist():
+        for index in np.flatnonzero(allowed(row, self._first)).tolist():
             yield self._runs[index]
 
 
@@ -291,11 +277,6 @@ def _rests(hints: Sequence[bytes]) -> list[bytes]:
 def _is_string(hint: bytes) -> bool:
     """Whether it is one JSON string that is not empty."""
     return len(hint) > 2 and hint[:1] == hint[-1:] == b'"' and b'"' not in hint[1:-1]
-
-
-def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = ((row[tokens >> 5] >> (tokens & 31)) & 1) == 1
-    return found
 
 
 def _tokens(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[list[int]]:

@@ -52,8 +52,7 @@ class Guide:
         self._free = bool(spec.after)
         self._tail = b""
         self._plan = self._opening() if spec.finish_within_budget else None
-        opening = compiled.opening or []
-        self._ways = [opening, opening]  # ways to the end found elsewhere: the last one, and that from the beginning
+        self._last_way = compiled.opening or []  # to the end, from where it was last looked for
         self._spare = -1
         self._lost = 0  # times in a row that no end was found when one was looked for
         self._in_string = self._escaped = self._in_key = False
@@ -194,11 +193,11 @@ class Guide:
         if self._free:
             return self._opening()
         closer = self._compiled.closer
-        found = closer.resume(self._matcher, self._ways, left)
+        found = closer.resume(self._matcher, self._last_way, left)
         if found is None and patience:
             found = closer.close(self._matcher, left, patience)
         if found:
-            self._ways[0] = found
+            self._last_way = found
         return found
 
     def _schedule(self, left: int) -> None:

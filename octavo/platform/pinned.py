@@ -18,7 +18,7 @@ from octavo.platform.limits import memory_limits
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 256 << 20  # pinned and copied at a time: pinning one overlaps copying the one before
+CHUNK = 256 << 20  # pinned and copied at a time, in whole pages: pinning one overlaps copying the one before
 RESERVE = 512 << 20  # of host memory, left to everybody else
 
 
