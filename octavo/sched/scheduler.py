@@ -29,7 +29,7 @@ from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
 from octavo.sched.gates import MakeGates, RowGate, standard_gates
-from octavo.sched.ledger import COMPUTED, HORIZON, KNOWN, PROGRESS
+from octavo.sched.ledger import HORIZON
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
@@ -192,15 +192,16 @@ class Scheduler:
         Those that need one token and have room for it are told apart by their numbers alone.
         """
         board = self.board
-        roster, cells = board.roster, board.ledger.cells
+        roster = board.roster
         if not len(roster):
             return
-        numbers = cells[roster.rows]
-        starts, known = numbers[:, COMPUTED].copy(), numbers[:, KNOWN]
-        steady = (known - starts == 1) & (known < numbers[:, HORIZON])
+        rows = roster.rows
+        all_known, all_computed, horizons = board.ledger.columns[: HORIZON + 1]
+        starts, known = all_computed.take(rows), all_known.take(rows)
+        steady = (known - starts == 1) & (known < horizons.take(rows))
         if np.count_nonzero(steady) == len(roster):
-            numbers[:, :PROGRESS] += 1
-            cells[roster.rows] = numbers
+            all_known[rows] = known + 1
+            all_computed[rows] = known
             draft.decode(starts)
             return
         counts, yields = steady.astype(np.int64), steady.copy()
@@ -209,7 +210,9 @@ class Scheduler:
                 break  # it was preempted meanwhile, and so are all behind it
             counts[place], yields[place] = self._advance(roster.requests[place], draft)
         stay = len(board.running)
-        cells[roster.rows[:stay][steady[:stay]], :PROGRESS] += 1
+        steady = steady[:stay]
+        all_known[rows[:stay][steady]] = known[:stay][steady] + 1
+        all_computed[rows[:stay][steady]] = known[:stay][steady]
         draft.lead(starts[:stay], counts[:stay], yields[:stay])
 
     def _advance(self, request: Request, draft: Draft) -> tuple[int, bool]:
