@@ -21,6 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 KNOWN, COMPUTED, HORIZON, ATTENTION, STAY = range(5)
 WIDTH = 5
+NO_TOKEN = -1  # of a row whose logits were no numbers
 
 
 class Number:
@@ -91,8 +92,8 @@ class Roster:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """Every token that ends any of them."""
-        return frozenset().union(*set(_each("ends", self.requests)))
+        """Every token that ends any of them, and what stands for no token."""
+        return frozenset((NO_TOKEN,)).union(*set(_each("ends", self.requests)))
 
     @cached_property
     def decoding(self) -> tuple["array[int]", "array[int]", "array[int]"]:

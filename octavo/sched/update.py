@@ -58,8 +58,8 @@ class Update:
         columns = self._board.ledger.columns
         plain: Bools = columns[STAY].take(who.rows) == who.stays
         plain &= draft.places + 1 < columns[ATTENTION].take(who.rows)
-        if (tokens and min(tokens) < 0) or not who.ends.isdisjoint(tokens):
-            plain &= [token >= 0 and token not in who.ends for token in tokens]
+        if not who.ends.isdisjoint(tokens):
+            plain &= [token not in who.ends for token in tokens]
         for special in (result.more, result.logprobs):
             if special:
                 plain[list(special)] = False
