@@ -39,7 +39,8 @@ class NewBlocks(Struct, frozen=True, array_like=True):
 class StepPlan(Struct, frozen=True, array_like=True):
     """One step. `rows`, `num_tokens` and `starts` run in parallel; order is the order in the batch.
 
-    These columns are lists, or 64-bit arrays that numpy takes as they lie.
+    These columns are lists, or 64-bit arrays that numpy takes as they lie. A column never changes once it is in a
+    plan, and the plans of steps with the same rows may share one.
     """
 
     step: int

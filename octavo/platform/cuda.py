@@ -44,6 +44,7 @@ class CudaPlatform:
 
         self.device = torch.device("cuda", index)
         self._graph_pool: Any = None
+        self._stream: Any = None
 
     @staticmethod
     def missing() -> str:
@@ -132,8 +133,10 @@ class CudaPlatform:
     def event(self) -> Event:
         import torch
 
+        if self._stream is None:  # asked for once: all work is enqueued on one stream, and to ask costs as much again
+            self._stream = torch.cuda.current_stream(self.device)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.device))
+        event.record(self._stream)
         return event
 
     def capture(self, work: Callable[[], T]) -> Captured[T]:

@@ -177,7 +177,7 @@ class Board:
         """Gauges now, and counters; `figures` are those of a feature."""
         kv, counters = self.kv, self.counters
         reserved = kv.pool.num_used * kv.block_size
-        computed = self.ledger.cells[self.roster.rows, COMPUTED]
+        computed = self.ledger.columns[COMPUTED].take(self.roster.rows)
         unused = kv.capacity - int(np.add.reduce(computed))
         return EngineStats(
             running=len(self.running),

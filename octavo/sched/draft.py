@@ -52,6 +52,7 @@ class Draft:
     def lead(self, starts: Longs, counts: Longs, yields: Bools) -> None:
         """Of the running, as many as these columns are long; a count of 0 leaves one out."""
         self._lead = starts, counts, yields
+        self._steady = counts.size == len(self._who) and bool((counts == 1).all() and yields.all())
 
     def join(self, request: Request, start: int, count: int, yields: bool) -> None:
         """One that was not running before."""

@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 KNOWN, COMPUTED, HORIZON, ATTENTION, STAY = range(5)
 WIDTH = 5
-PROGRESS = 2  # columns before this one grow with each token
+NO_TOKEN = -1  # of a row whose logits were no numbers
 
 
 class Number:
@@ -38,24 +38,25 @@ class Number:
 
 
 class Ledger:
-    """One line of numbers a row of the worker's table: ``cells[row, column]``."""
+    """One line of numbers a row of the worker's table: ``columns[column][row]``, each column by itself in memory."""
 
     def __init__(self, rows: int) -> None:
-        self.cells: Longs = np.zeros((rows, WIDTH), dtype=np.int64)
+        self._cells: Longs = np.zeros((WIDTH, rows), dtype=np.int64)
+        self.columns: tuple[Longs, ...] = tuple(self._cells)
         self._stays = 0
 
     def enter(self, row: int, numbers: Sequence[int]) -> Longs:
         """The row's line, with these numbers in it. STAY becomes a number that no earlier stay in any row had."""
         self._stays += 1
-        line: Longs = self.cells[row]
+        line: Longs = self._cells[:, row]
         line[:] = numbers
         line[STAY] = self._stays
         return line
 
     def leave(self, row: int) -> list[int]:
         """The numbers of a row that falls empty."""
-        numbers: list[int] = self.cells[row].tolist()
-        self.cells[row, STAY] = numbers[STAY] = 0
+        numbers: list[int] = self._cells[:, row].tolist()
+        self.columns[STAY][row] = numbers[STAY] = 0
         return numbers
 
 
@@ -74,7 +75,7 @@ class Roster:
         if not who:
             return NOBODY
         rows = np.array(_each("row", who), dtype=np.int64)
-        return cls(who, rows, ledger.cells[rows, STAY])
+        return cls(who, rows, ledger.columns[STAY].take(rows))
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -91,8 +92,8 @@ class Roster:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """Every token that ends any of them."""
-        return frozenset().union(*set(_each("ends", self.requests)))
+        """Every token that ends any of them, and what stands for no token."""
+        return frozenset((NO_TOKEN,)).union(*set(_each("ends", self.requests)))
 
     @cached_property
     def decoding(self) -> tuple["array[int]", "array[int]", "array[int]"]:

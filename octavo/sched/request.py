@@ -133,15 +133,6 @@ class Request:
         self.numbers = ledger.leave(row)
         return row
 
-    def advance(self, num_tokens: int) -> bool:
-        """Compute this many tokens; whether that reaches the end of what is known, so that one more will be."""
-        end = self.computed + num_tokens
-        self.computed = end
-        if end != self.known:
-            return False
-        self.known = end + 1
-        return True
-
     def tear(self) -> None:
         """The device's newest token does not hold. What steps in flight make of it does not count, and no step is
         planned until they have ended."""

@@ -29,7 +29,7 @@ from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
 from octavo.sched.gates import MakeGates, RowGate, standard_gates
-from octavo.sched.ledger import COMPUTED, HORIZON, KNOWN, PROGRESS
+from octavo.sched.ledger import HORIZON
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
@@ -192,36 +192,40 @@ class Scheduler:
         Those that need one token and have room for it are told apart by their numbers alone.
         """
         board = self.board
-        roster, cells = board.roster, board.ledger.cells
+        roster = board.roster
         if not len(roster):
             return
-        numbers = cells[roster.rows]
-        starts, known = numbers[:, COMPUTED].copy(), numbers[:, KNOWN]
-        steady = (known - starts == 1) & (known < numbers[:, HORIZON])
+        rows = roster.rows
+        all_known, all_computed, horizons = board.ledger.columns[: HORIZON + 1]
+        starts, known = all_computed.take(rows), all_known.take(rows)
+        steady = (known - starts == 1) & (known < horizons.take(rows))
         if np.count_nonzero(steady) == len(roster):
-            numbers[:, :PROGRESS] += 1
-            cells[roster.rows] = numbers
+            all_known[rows] = known + 1
+            all_computed[rows] = known
             draft.decode(starts)
             return
         counts, yields = steady.astype(np.int64), steady.copy()
-        for place in (~steady).nonzero()[0].tolist():
+        places = (~steady).nonzero()[0]
+        for place, start, end in zip(places.tolist(), starts[places].tolist(), known[places].tolist()):
             if place >= len(board.running):
                 break  # it was preempted meanwhile, and so are all behind it
-            counts[place], yields[place] = self._advance(roster.requests[place], draft)
+            counts[place], yields[place] = self._advance(roster.requests[place], start, end, draft)
         stay = len(board.running)
-        cells[roster.rows[:stay][steady[:stay]], :PROGRESS] += 1
+        steady = steady[:stay]
+        all_known[rows[:stay][steady]] = known[:stay][steady] + 1
+        all_computed[rows[:stay][steady]] = known[:stay][steady]
         draft.lead(starts[:stay], counts[:stay], yields[:stay])
 
-    def _advance(self, request: Request, draft: Draft) -> tuple[int, bool]:
+    def _advance(self, request: Request, start: int, known: int, draft: Draft) -> tuple[int, bool]:
         """A running request that needs more blocks, or has more than one token to compute, or none.
 
         How many it computes, and whether they yield the next one.
         """
-        if request.known >= request.limit or (request.torn and request.in_flight):
+        if known >= request.limit or (request.torn and request.in_flight):
             return 0, False
-        want = request.known - request.computed
+        want = known - start
         extra = self._allow(request, want - 1) if want > 1 else 0
-        grant = self._reserve(request, 1 + extra)
+        grant = self._reserve(request, start, 1 + extra)
         if grant is None:
             return 0, False
         if grant.num_tokens > 1:
@@ -231,13 +235,13 @@ class Scheduler:
             draft.add_row(request)
         else:
             draft.add_blocks(request, grant)
-        return grant.num_tokens, self._compute(request, grant, draft)
+        return grant.num_tokens, self._compute(request, start, known, grant.num_tokens, draft)
 
-    def _reserve(self, request: Request, want: int) -> Grant | None:
+    def _reserve(self, request: Request, start: int, want: int) -> Grant | None:
         """Room for up to `want` tokens, if need be from those last in order; None if it was last itself."""
         board = self.board
         while True:
-            grant = board.kv.reserve(request.holding, request.computed, want)
+            grant = board.kv.reserve(request.holding, start, want)
             if grant is not None:
                 return grant
             victim = board.running[-1]
@@ -269,23 +273,25 @@ class Scheduler:
             return False
         self._spend(request, grant.num_tokens)
         draft.add_row(request)
-        start = request.computed
-        draft.join(request, start, grant.num_tokens, self._compute(request, grant, draft))
+        start, count = request.computed, grant.num_tokens
+        draft.join(request, start, count, self._compute(request, start, request.known, count, draft))
         return True
 
-    def _compute(self, request: Request, grant: Grant, draft: Draft) -> bool:
-        """Plan the granted tokens; the blocks they fill can be found from now on. Whether they yield the next one."""
+    def _compute(self, request: Request, start: int, known: int, count: int, draft: Draft) -> bool:
+        """Plan `count` tokens; the blocks they fill can be found from now on. Whether they yield the next one."""
         board = self.board
-        start = request.computed
+        end, kv = start + count, board.kv
         if start < request.num_prompt:
-            board.counters.prompt_tokens += min(request.num_prompt, start + grant.num_tokens) - start
-        yields = request.advance(grant.num_tokens)
+            board.counters.prompt_tokens += min(request.num_prompt, end) - start
+        request.computed = end
+        if end == known:
+            request.known = known + 1
         request.set_horizon()
-        known = min(request.computed, len(request.tokens))
-        if known // board.kv.block_size > request.holding.committed:
-            draft.committed += board.kv.commit(request.holding, request.tokens, known)
-        request.set_attention(board.kv.block_size)
-        return yields
+        sure = min(end, len(request.tokens))
+        if sure // kv.block_size > request.holding.committed:
+            draft.committed += kv.commit(request.holding, request.tokens, sure)
+        request.set_attention(kv.block_size)
+        return end == known
 
     def _allow(self, request: Request, num_tokens: int) -> int:
         for gate in self._gates:

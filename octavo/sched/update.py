@@ -55,10 +55,11 @@ class Update:
     def _plain(self, draft: Draft, result: StepResult) -> Bools:
         """Those that run as they did, got one token that ends nothing, fills no block and has nothing to it."""
         who, tokens = draft.sampled, result.tokens
-        numbers = self._board.ledger.cells[who.rows]
-        plain: Bools = (numbers[:, STAY] == who.stays) & (draft.places + 1 < numbers[:, ATTENTION])
-        if (tokens and min(tokens) < 0) or not who.ends.isdisjoint(tokens):
-            plain &= [token >= 0 and token not in who.ends for token in tokens]
+        columns = self._board.ledger.columns
+        plain: Bools = columns[STAY].take(who.rows) == who.stays
+        plain &= draft.places + 1 < columns[ATTENTION].take(who.rows)
+        if not who.ends.isdisjoint(tokens):
+            plain &= [token not in who.ends for token in tokens]
         for special in (result.more, result.logprobs):
             if special:
                 plain[list(special)] = False

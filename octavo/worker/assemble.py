@@ -76,6 +76,7 @@ def build_runner(
         )
     return Runner(
         platform=platform,
+        stager=stager,
         table=table,
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         head=head,

@@ -71,8 +71,7 @@ class BatchBuilder:
         self._block_table = buffer(groups, max_rows, table.max_blocks, dtype=torch.int32)
         self._query_start = buffer(max_rows + 1, dtype=torch.int32)
         self._seq_lens = buffer(max_rows, dtype=torch.int32)
-        planes = torch.arange(groups, device=device) * ((table.max_rows + 1) * table.max_blocks)
-        self._planes = planes[:, None]
+        self._planes = table.blocks_at + torch.arange(groups, device=device)[:, None] * table.max_blocks
 
     def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
         """The batch of a plan, with `pad_rows` rows of one token at its end that read token 0 and write block 0.
@@ -113,9 +112,9 @@ class BatchBuilder:
         token_rows, rows = staged[0].long(), staged[2].long()
         total, count = token_rows.numel(), rows.numel()
         positions = self._positions[:total].copy_(staged[1])
-        self._input_ids[:total].copy_(table.tokens.view(-1).index_select(0, token_rows * table.width + positions))
-        place = self._planes + (token_rows * table.max_blocks + positions // size)
-        block = table.blocks.view(-1).index_select(0, place.view(-1)).view(table.num_groups, total)
+        self._input_ids[:total].copy_(table.read(token_rows, positions))
+        place = self._planes + (token_rows * table.stride + positions // size)
+        block = table.lines.view(-1).index_select(0, place.view(-1)).view(table.num_groups, total)
         self._slots[:, :total].copy_(block.long() * size + positions % size)
         width = -(-max_seq_len // size)
         self._block_table[:, :count, :width].copy_(table.blocks[:, :, :width].index_select(1, rows))

@@ -1,5 +1,9 @@
 """The sampling numbers of a row, side by side in one int32 line, so that one gather fetches them all."""
 
+import struct
+from array import array
+from operator import attrgetter
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,18 +29,20 @@ _TOP_K = 9
 NUM_PROMPT = 10
 
 
+_NEUTRAL = (0.0, 1.0, 0.0, 1.0)  # the first four floats of a greedy row
+_numbers_of = attrgetter(*_FLOATS)
+_SEED = struct.Struct("=Q")
+_LAST = struct.Struct("=2i4x")  # top_k, num_prompt
+
+
 def pack(sampling: Sampling, num_prompt: int) -> Ints:
     """One line ``[WIDTH]``. A greedy row's filters are set to neutral: they cannot change its argmax."""
-    line = np.zeros(WIDTH, dtype=np.int32)
-    line[:2] = np.array([sampling.seed & (1 << 64) - 1], dtype=np.uint64).view(np.int32)
-    floats = line[_FIRST_FLOAT : _FIRST_FLOAT + len(_FLOATS)].view(np.float32)
-    floats[:] = [getattr(sampling, name) for name in _FLOATS]
-    line[_TOP_K] = min(max(sampling.top_k, 0), (1 << 31) - 1)
-    line[NUM_PROMPT] = num_prompt
+    floats = _numbers_of(sampling)
+    top_k = min(max(sampling.top_k, 0), (1 << 31) - 1)
     if is_greedy(sampling):
-        floats[:4] = (0.0, 1.0, 0.0, 1.0)
-        line[_TOP_K] = 0
-    return line
+        floats, top_k = _NEUTRAL + floats[4:], 0
+    seed = _SEED.pack(sampling.seed & (1 << 64) - 1)
+    return np.frombuffer(seed + array("f", floats).tobytes() + _LAST.pack(top_k, num_prompt), dtype=np.int32)
 
 
 def is_greedy(sampling: Sampling) -> bool:

@@ -10,6 +10,7 @@ from octavo.base.errors import EngineError
 from octavo.base.plan import StepResult
 from octavo.base.wire import TokenLogprobs
 from octavo.platform.base import Event
+from octavo.worker.landing import Landed
 from octavo.worker.prompt_logprobs import PromptSpans, split
 from octavo.worker.sample.logprobs import unpack
 
@@ -18,8 +19,8 @@ from octavo.worker.sample.logprobs import unpack
 class Outputs:
     """Host tensors that the event fills, and what the host needs to read them."""
 
-    tokens: Tensor | None  # [S] int64
-    spoiled: npt.NDArray[np.bool_]  # [S], rows whose input was not sound: their token is -1 whatever was drawn
+    tokens: Landed | None  # [S]
+    spoiled: npt.NDArray[np.bool_] | None  # [S], rows whose input was not sound: their token is -1 whatever was drawn
     logprobs: Tensor | None
     wanted: list[int]
     tops: list[int]
@@ -56,10 +57,9 @@ class StepPending:
 
     def _read(self) -> StepResult:
         out = self._outputs
-        if out.tokens is None:
-            tokens: list[int] = []
-        else:
-            tokens = np.where(out.spoiled, -1, out.tokens.numpy()).tolist()
+        tokens = [] if out.tokens is None else out.tokens.read()
+        if out.spoiled is not None:
+            tokens = np.where(out.spoiled, -1, tokens).tolist()
         logprobs: dict[int, list[TokenLogprobs]] = {}
         if out.logprobs is not None:
             lines = unpack(out.logprobs.numpy(), out.tops)

@@ -27,7 +27,8 @@ class PromptSpans:
     """The P prompt positions that this step can report. Device tensors ``[P]`` int64."""
 
     index: Tensor  # places in T whose logits tell of them
-    places: Tensor  # flat places of the tokens in the table
+    rows: Tensor  # where the tokens stand in the table
+    positions: Tensor
     entries: list[int]  # indexes into plan.rows
     counts: list[int]  # positions of each entry
     tops: list[int]  # likeliest tokens that each entry reports
@@ -41,17 +42,25 @@ class PromptLogprobs:
         self._stager = stager
         self._slab = max(1, slab_bytes // (4 * table.vocab_size))
         self._tops = np.full(table.max_rows + 1, -1, dtype=np.int64)
+        self._asking: set[int] = set()  # rows whose `_tops` says so
 
     def apply(self, plan: StepPlan) -> None:
+        self._asking.difference_update(plan.dropped)
         for added in plan.added:
             self._tops[added.row] = added.sampling.prompt_logprobs
+            if added.sampling.prompt_logprobs >= 0:
+                self._asking.add(added.row)
+            else:
+                self._asking.discard(added.row)
 
     def asked(self, rows: Sequence[int]) -> bool:
         """Whether any of these rows of the table wants them."""
-        return bool((self._tops[rows] >= 0).any())
+        return bool(self._asking) and not self._asking.isdisjoint(rows)
 
     def prepare(self, batch: Batch) -> PromptSpans | None:
         """The spans of a batch; None when no row of it wants any."""
+        if not self._asking:
+            return None
         tops = self._tops[batch.rows]
         if tops.max(initial=-1) < 0:
             return None
@@ -71,7 +80,8 @@ class PromptLogprobs:
         )
         return PromptSpans(
             index=places,
-            places=row_ids * self._table.width + positions,
+            rows=row_ids,
+            positions=positions,
             entries=entries.tolist(),
             counts=counts.tolist(),
             tops=tops[entries].tolist(),
@@ -79,7 +89,7 @@ class PromptLogprobs:
 
     def compute(self, hidden: Tensor, head: GenerateHead, spans: PromptSpans) -> Tensor:
         """`describe` of all positions ``[P, 3 + 2 top]`` int32, on the device."""
-        tokens = self._table.tokens.view(-1).index_select(0, spans.places).long()
+        tokens = self._table.read(spans.rows, spans.positions).long()
         top = max(spans.tops)
         parts = []
         for start in range(0, tokens.numel(), self._slab):

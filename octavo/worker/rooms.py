@@ -2,8 +2,8 @@
 
 from collections.abc import Container, Sequence
 
-from octavo.base.plan import StepPlan
 from octavo.kernels.ahead import Room
+from octavo.worker.lineup import Lineup
 
 MAX_DECODE_ROWS = 512
 MIXED_TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
@@ -25,16 +25,18 @@ def rooms_for(max_rows: int, max_tokens: int) -> list[Room]:
 
 
 def tightest_first(rooms: Sequence[Room]) -> list[Room]:
-    """In the order that `fitting` wants."""
+    """In the order that `holding` wants."""
     return sorted(rooms, key=lambda room: (room.tokens, room.rows))
 
 
-def fitting(plan: StepPlan, rooms: Sequence[Room], ready: Container[Room]) -> Room | None:
-    """The room for a plan out of `rooms`, which stand tightest first: the first that holds it, unless another is
-    ready and tight enough. None: it fits no room."""
-    rows, tokens = len(plan.rows), plan.total_tokens
-    mixed = tokens != rows or len(plan.sample) != rows
-    able = [room for room in rooms if room.mixed == mixed and room.rows >= rows and room.tokens >= tokens]
+def holding(lineup: Lineup, rooms: Sequence[Room]) -> list[Room]:
+    """Those of `rooms` that hold a lineup, tightest first as they stand."""
+    mixed, rows, tokens = lineup.mixed, lineup.rows.size, lineup.total
+    return [room for room in rooms if room.tokens >= tokens and room.rows >= rows and room.mixed == mixed]
+
+
+def fitting(able: Sequence[Room], tokens: int, ready: Container[Room]) -> Room | None:
+    """The first of `able`, unless another is ready and tight enough for so many tokens. None: there is none."""
     if not able:
         return None
     if able[0] in ready:

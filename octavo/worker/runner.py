@@ -14,10 +14,12 @@ from octavo.base.errors import EngineError
 from octavo.base.plan import StepPlan
 from octavo.platform.base import Platform
 from octavo.worker.head.generate import GenerateHead
+from octavo.worker.landing import Landing
 from octavo.worker.launch import Launched, Launcher
 from octavo.worker.pending import FailedPending, Outputs, StepPending, failure
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.sample.sampler import Drawn, Prepared, Sampler
+from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
 
@@ -31,6 +33,7 @@ class Runner:
     def __init__(
         self,
         platform: Platform,
+        stager: Stager,
         table: RequestTable,
         launcher: Launcher,
         head: GenerateHead,
@@ -38,6 +41,8 @@ class Runner:
         prompt_logprobs: PromptLogprobs,
     ) -> None:
         self._platform = platform
+        self._stager = stager
+        self._landing = Landing(platform, table.max_rows)
         self._table = table
         self._launcher = launcher
         self._head = head
@@ -91,15 +96,17 @@ class Runner:
                 prepared = self._sampler.prepare(batch)
                 drawn = self._draw(launched, prepared, riders)
         outputs = Outputs(
-            tokens=self._out(drawn.tokens if drawn else None),
-            spoiled=self._table.spoiled[batch.host_sample_rows],
+            tokens=self._landing.take(drawn.tokens) if drawn else None,
+            spoiled=self._table.spoiled[batch.host_sample_rows] if self._table.any_spoiled else None,
             logprobs=self._out(drawn.logprobs if drawn else None),
             wanted=prepared.wanted.tolist() if prepared else [],
             tops=prepared.tops if prepared else [],
             prompt=self._out(prompt),
             spans=spans,
         )
-        return StepPending(launched.plan.step, self._platform.event(), outputs)
+        event = self._platform.event()
+        self._stager.guard(event)
+        return StepPending(launched.plan.step, event, outputs)
 
     def _draw(self, launched: Launched, prepared: Prepared, riders: dict[str, Any]) -> Drawn:
         drawn = self._sampler.sample(self._head(launched.chosen), prepared, riders)

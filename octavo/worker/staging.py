@@ -1,8 +1,8 @@
 """Stager: many small host arrays, one copy to the device.
 
-A step's numbers travel packed in one int32 buffer. The host side is a ring of pinned buffers, each guarded by the
-event of its last copy, so that a copy still under way is never overwritten; with as many buffers as steps in
-flight need, the guard never waits.
+A step's numbers travel packed in one int32 buffer. The host side is a ring of pinned buffers, each guarded by an
+event behind its last copy, so that a copy still under way is never overwritten. The event is that of the step, which
+is recorded anyway: with as many buffers as steps in flight need, the guard never waits.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import torch
 from octavo.platform.base import Event, Platform
 
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 
 _ALIGN = 4  # int32 places: each array starts on 16 bytes, so a view as int64 is legal
 
@@ -24,7 +25,9 @@ class Stager:
     def __init__(self, platform: Platform, buffers: int, capacity: int = 1 << 14) -> None:
         self._platform = platform
         self._hosts = [platform.staging(capacity) for _ in range(buffers)]
+        self._datas: list[Ints] = [host.numpy() for host in self._hosts]
         self._events: list[Event | None] = [None] * buffers
+        self._unguarded: list[int] = []
         self._next = 0
 
     def send(self, arrays: Sequence[Ints]) -> list[torch.Tensor]:
@@ -33,40 +36,50 @@ class Stager:
         for array in arrays:
             offsets.append(total)
             total += -(-array.size // _ALIGN) * _ALIGN
-        index = self._next
-        self._next = (index + 1) % len(self._hosts)
-        host = self._free(index, total)
-        data = host.numpy()
+        index = self._free(total)
+        data = self._datas[index]
         for offset, array in zip(offsets, arrays):
             data[offset : offset + array.size] = array.reshape(-1)
-        device = self._platform.upload(host[:total])
-        self._events[index] = self._platform.event()
+        device = self._platform.upload(self._hosts[index][:total])
         return [device[offset : offset + array.size] for offset, array in zip(offsets, arrays)]
 
     def fill(self, device: torch.Tensor, values: Ints) -> None:
         """Copy one array ``[n]`` into device memory that stays in place; enqueued, no waiting."""
+        index = self._free(values.size)
+        self._datas[index][: values.size] = values
+        device.copy_(self._hosts[index][: values.size], non_blocking=True)
+
+    def guard(self, event: Event) -> None:
+        """What was sent up to now has left the host once `event` has passed."""
+        for index in self._unguarded:
+            self._events[index] = event
+        self._unguarded.clear()
+
+    def _free(self, total: int) -> int:
+        """The next buffer, no longer read by any copy, with `total` places. It is unguarded from now on."""
         index = self._next
         self._next = (index + 1) % len(self._hosts)
-        host = self._free(index, values.size)
-        host.numpy()[: values.size] = values
-        device.copy_(host[: values.size], non_blocking=True)
-        self._events[index] = self._platform.event()
-
-    def _free(self, index: int, total: int) -> torch.Tensor:
-        """Buffer `index`, no longer read by any copy, with `total` places."""
+        if index in self._unguarded:  # more was sent without a step than there are buffers
+            self.guard(self._platform.event())
         event = self._events[index]
         if event is not None:
             event.synchronize()
             self._events[index] = None
-        host = self._hosts[index]
-        if host.numel() < total:
-            host = self._hosts[index] = self._platform.staging(max(total, 2 * host.numel()))
-        return host
+        if self._datas[index].size < total:
+            host = self._hosts[index] = self._platform.staging(max(total, 2 * self._datas[index].size))
+            self._datas[index] = host.numpy()
+        self._unguarded.append(index)
+        return index
 
 
 def ints(values: Sequence[int] | npt.NDArray[np.integer]) -> Ints:
     """The values as an int32 array."""
     return np.asarray(values, dtype=np.int32)
+
+
+def longs(values: Sequence[int] | npt.NDArray[np.integer]) -> Ints:
+    """The values as 64-bit numbers in int32 places; the device reads them back with ``.view(torch.int64)``."""
+    return np.asarray(values, dtype=np.int64).view(np.int32)
 
 
 def float_bits(values: Sequence[float] | npt.NDArray[np.floating]) -> Ints:

@@ -1,10 +1,12 @@
 """RequestTable: what the device knows of each request, in fixed rows that stay where they are.
 
-Owner of the token lines, the block tables and the sampling columns. A plan's differences are laid in by a few
-scatter writes out of one packed copy; nothing is read back. The host keeps only what it needs to lay out a step.
+Owner of the token lines, the block tables and the sampling columns. All that a row has lies in one line of one
+buffer, so a plan's differences are one packed copy, one fill that wipes and one scatter, however many rows they
+touch; nothing is read back. The host keeps only what it needs to lay out a step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +18,19 @@ from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVLayout
 from octavo.platform.base import Platform
 from octavo.worker.columns import WIDTH, pack
-from octavo.worker.staging import Ints, Stager, ints
+from octavo.worker.staging import Ints, Longs, Stager, longs
 
 # The token sampled last stands one place behind the longest context; a step in flight may draw one more.
 _LOOKAHEAD = 8
+_ALIGN = 4  # int32 places: what a row has begins on 16 bytes
 
 
 class RequestTable:
     """Rows ``0 .. max_rows - 1`` for requests, and one last row, `scratch`, that padding points at.
 
     tokens ``[max_rows + 1, width]`` int32; blocks ``[G, max_rows + 1, max_blocks]`` int32, one plane a KV group;
-    columns ``[max_rows + 1, WIDTH]`` int32. The scratch row is all zeros: token 0, block 0.
+    columns ``[max_rows + 1, WIDTH]`` int32: views of `lines` ``[max_rows + 1, places]``. The scratch row is all
+    zeros: token 0, block 0.
     """
 
     def __init__(
@@ -47,12 +51,20 @@ class RequestTable:
         self.max_blocks = -(-self.width // layout.block_size)
         self.num_groups = len(layout.groups)
         rows = max_rows + 1
-        self.tokens = platform.zeros((rows, self.width), torch.int32)
-        self.blocks = platform.zeros((self.num_groups, rows, self.max_blocks), torch.int32)
-        self.columns = platform.zeros((rows, WIDTH), torch.int32)
+        self._columns_at = -(-self.width // _ALIGN) * _ALIGN
+        self.blocks_at = self._columns_at + WIDTH  # in `lines`; a group's follow those of the one before
+        places = -(-(self.blocks_at + self.num_groups * self.max_blocks) // _ALIGN) * _ALIGN
+        self.lines = platform.zeros((rows, places), torch.int32)
+        self.tokens = self.lines[:, : self.width]
+        self.columns = self.lines[:, self._columns_at : self.blocks_at]
+        planes = self.lines[:, self.blocks_at : self.blocks_at + self.num_groups * self.max_blocks]
+        self.blocks = planes.view(rows, self.num_groups, self.max_blocks).transpose(0, 1)
+        self._flat = self.lines.view(-1)
+        self.stride = places  # of `lines`
         # Host mirrors.
         self.num_prompt = np.zeros(rows, dtype=np.int64)
         self.spoiled = np.zeros(rows, dtype=np.bool_)  # a token id from outside the vocabulary came in
+        self.any_spoiled = False
         self._stager = stager
 
     def apply(self, plan: StepPlan) -> None:
@@ -63,24 +75,26 @@ class RequestTable:
         if not plan.added and not plan.new_blocks:
             return
         self._check(plan)
-        fresh, lines = self._added(plan.added)
-        token_index, token_values = self._token_writes(plan.added)
-        block_index, block_values = self._block_writes(plan.added, plan.new_blocks)
-        staged = self._stager.send(
-            [fresh, lines, *_split(token_index), token_values, *_split(block_index), block_values]
-        )
+        spans = [span for added in plan.added for span in self._spans(added)]
+        places = [np.arange(first, first + values.size) for first, values in spans]
+        values = [values for _, values in spans]
+        if plan.new_blocks:
+            where, what = self._more_blocks(plan.new_blocks)
+            places.append(where)
+            values.append(what)
+        rows = longs([added.row for added in plan.added])
+        wiped, index, fresh = self._stager.send([rows, longs(_joined(places)), _joined(values)])
         if plan.added:
-            rows = staged[0].long()
-            self.tokens.index_fill_(0, rows, 0)
-            self.blocks.index_fill_(1, rows, 0)
-            self.columns.index_copy_(0, rows, staged[1].view(-1, WIDTH))
-            self.tokens.view(-1).index_copy_(0, _join(staged[2], staged[3]), staged[4])
-        if block_values.size:
-            self.blocks.view(-1).index_copy_(0, _join(staged[5], staged[6]), staged[7])
+            self.lines.index_fill_(0, wiped.view(torch.int64), 0)
+        self._flat.index_copy_(0, index.view(torch.int64), fresh)
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Put one token ``[S]`` into each row's line: rows, positions int64 ``[S]``, tokens of any integer type."""
-        self.tokens.view(-1).index_copy_(0, rows * self.width + positions, tokens.to(torch.int32))
+        self._flat.index_copy_(0, rows * self.stride + positions, tokens.to(torch.int32))
+
+    def read(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """The tokens at these places, int32 ``[n]``: rows, positions int64 ``[n]``."""
+        return self._flat.index_select(0, rows * self.stride + positions)
 
     def _check(self, plan: StepPlan) -> None:
         for added in plan.added:
@@ -103,45 +117,35 @@ class RequestTable:
             if group and not 0 <= min(group) <= max(group) < self.num_blocks:
                 raise EngineError(f"row {row} has a block outside the pool of {self.num_blocks}")
 
-    def _added(self, added: Sequence[AddedRow]) -> tuple[Ints, Ints]:
-        """Row numbers ``[A]`` and column lines ``[A, WIDTH]``."""
-        rows = ints([each.row for each in added])
-        self.num_prompt[rows] = [each.num_prompt for each in added]
-        lines = [pack(each.sampling, each.num_prompt) for each in added]
-        return rows, np.stack(lines) if lines else np.zeros((0, WIDTH), dtype=np.int32)
+    def _spans(self, added: AddedRow) -> Iterator[tuple[int, Ints]]:
+        """What goes into a row's line, and from which place of the flat buffer on. Ids that no embedding has become
+        0 and spoil the row."""
+        line = added.row * self.stride
+        tokens = np.asarray(added.tokens, dtype=np.int64)
+        spoiled = int(tokens.min()) < 0 or int(tokens.max()) >= self.vocab_size
+        if spoiled:
+            tokens = np.where((tokens >= 0) & (tokens < self.vocab_size), tokens, 0)
+        self.spoiled[added.row] = spoiled
+        self.any_spoiled = spoiled or (self.any_spoiled and bool(self.spoiled.any()))
+        self.num_prompt[added.row] = added.num_prompt
+        yield line, tokens.astype(np.int32)
+        yield line + self._columns_at, pack(added.sampling, added.num_prompt)
+        for group, blocks in enumerate(added.blocks):
+            if blocks:
+                yield line + self.blocks_at + group * self.max_blocks, np.array(blocks, dtype=np.int32)
 
-    def _token_writes(self, added: Sequence[AddedRow]) -> tuple[npt.NDArray[np.int64], Ints]:
-        """Flat places in `tokens`, and what goes there. Ids that no embedding has become 0 and spoil the row."""
-        places, values = [], []
-        for each in added:
-            tokens = np.asarray(each.tokens, dtype=np.int64)
-            legal = (tokens >= 0) & (tokens < self.vocab_size)
-            self.spoiled[each.row] = not legal.all()
-            values.append(np.where(legal, tokens, 0).astype(np.int32))
-            places.append(each.row * self.width + np.arange(tokens.size))
-        return _concat(places), np.concatenate(values) if values else ints([])
-
-    def _block_writes(self, added: Sequence[AddedRow], new: Sequence[NewBlocks]) -> tuple[npt.NDArray[np.int64], Ints]:
-        """Flat places in `blocks`, and what goes there."""
-        rows, places, values = self.max_rows + 1, [], []
-        spans = [(each.row, [0] * self.num_groups, each.blocks) for each in added]
-        spans += [(each.row, each.first, each.blocks) for each in new]
-        for row, first, blocks in spans:
-            for group, (start, ids) in enumerate(zip(first, blocks)):
-                if ids:
-                    places.append((group * rows + row) * self.max_blocks + start + np.arange(len(ids)))
-                    values.extend(ids)
-        return _concat(places), ints(values)
-
-
-def _concat(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
+    def _more_blocks(self, new: Sequence[NewBlocks]) -> tuple[Longs, Ints]:
+        """Flat places, and the blocks that go there."""
+        places: list[int] = []
+        values: list[int] = []
+        for each in new:
+            at = each.row * self.stride + self.blocks_at
+            for group, (start, ids) in enumerate(zip(each.first, each.blocks)):
+                first = at + group * self.max_blocks + start
+                places += range(first, first + len(ids))
+                values += ids
+        return np.array(places, dtype=np.int64), np.array(values, dtype=np.int32)
 
 
-# A large table has more places than 31 bits count: flat indexes travel as two int32 halves.
-def _split(index: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
-    return (index >> 31).astype(np.int32), (index & 0x7FFFFFFF).astype(np.int32)
-
-
-def _join(high: Tensor, low: Tensor) -> Tensor:
-    return (high.long() << 31) + low.long()
+def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

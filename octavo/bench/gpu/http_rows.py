@@ -120,7 +120,8 @@ class HttpSmall(_Http):
         """Long streams, alone for a while, then with a long prompt at every beat.
 
         Gaps that end while such a prompt is between its sending and its first token are held against all the others:
-        both lie over the same stretch of the streams, whose steps grow longer with their contexts.
+        both lie over the same stretch of the streams, whose steps grow longer with their contexts. A prompt that the
+        end of the run cuts off is under way until then.
         """
         sizes = self._sizes
         quiet_end = sizes.stream_settle_s + sizes.stream_idle_s
@@ -139,7 +140,7 @@ class HttpSmall(_Http):
         read = [answer for answer in found.groups[1] if answer.arrivals]
         if len(begun) < sizes.streams or not read:
             raise EngineError(f"{len(begun)} streams began and {len(read)} long prompts were read")
-        spans = [(answer.sent, answer.arrivals[0]) for answer in read]
+        spans = [(answer.sent, (answer.arrivals or [stop])[0]) for answer in found.groups[1] if answer.sent]
         loaded = gaps_within(begun, spans)
         idle = gaps_within(begun, between(spans, sizes.stream_settle_s, stop))
         if not idle or not loaded:

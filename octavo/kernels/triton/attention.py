@@ -84,7 +84,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 3, dtype=np.int32)
     cu_chunks, chunk, cu_tiles = packed[: rows + 1], packed[rows + 1 : rows + 2], packed[rows + 2 :]
-    chunk[0] = _fill_chunks(cu_chunks, query_lens, seq_lens, window, num_kv_heads, programs)
+    chunk[0] = _fill_chunks(cu_chunks, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
     _fill_tiles(cu_tiles, tiled, query_tile(q.dtype.itemsize, q.shape[2]))
     device = _upload(packed, q.device)
     decode = None
@@ -122,9 +122,10 @@ class TritonAhead:
 
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
-        chunk = _fill_chunks(out[: used + 1], query_lens, seq_lens, window, self._num_kv_heads, self._programs)
-        out[used + 1 : rows + 1] = out[used]
-        out[rows + 1] = chunk
+        visible = _visible(query_lens if room.mixed else None, seq_lens, window)
+        out[rows + 1] = _fill_chunks(out[: used + 1], visible, self._num_kv_heads, self._programs)
+        if used < rows:
+            out[used + 1 : rows + 1] = out[used]
         if room.mixed:
             tiles = out[rows + 2 :]
             _fill_tiles(tiles[: used + 1], query_lens, self._tile)
@@ -155,19 +156,17 @@ def num_programs(device: torch.device) -> int:
     return PROGRAMS_PER_MULTIPROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _fill_chunks(
-    out: npt.NDArray[np.int32],
-    query_lens: npt.NDArray[np.int64],
-    seq_lens: npt.NDArray[np.int64],
-    window: int | None,
-    num_kv_heads: int,
-    programs: int,
-) -> int:
-    """Running count of chunks ``[R + 1]`` of the rows of one query; gives the tokens of a chunk."""
-    visible = np.where(query_lens == 1, seq_lens if window is None else np.minimum(seq_lens, window), 0)
+def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> Longs:
+    """Tokens that the rows of one query attend to, 0 for the others; no `query_lens`: all are of one query."""
+    visible = seq_lens if window is None else np.minimum(seq_lens, window)
+    return visible if query_lens is None else np.where(query_lens == 1, visible, 0)
+
+
+def _fill_chunks(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
+    """Running count of chunks ``[R + 1]`` of visible ``[R]`` tokens; gives the tokens of a chunk."""
     chunk = choose_chunk(visible, num_kv_heads, programs)
     out[0] = 0
-    np.cumsum(-(-visible // chunk), out=out[1:])
+    np.add.accumulate((visible + (chunk - 1)) // chunk, out=out[1:])
     return chunk
 
 

@@ -42,7 +42,7 @@ def choose_chunk(visible: np.ndarray, num_kv_heads: int, programs: int) -> int:
     Four items a program even out rows of mixed length; chunks under `GOOD_CHUNK` waste more on starting than that
     saves, so shorter ones are taken only to give every program something at all.
     """
-    total = int(visible.sum()) * num_kv_heads
+    total = int(np.add.reduce(visible)) * num_kv_heads
     ideal = max(total // (4 * programs), min(GOOD_CHUNK, total // programs))
     return max(MIN_CHUNK, -(-ideal // 64) * 64)
 

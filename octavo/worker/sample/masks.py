@@ -119,7 +119,7 @@ class BadWords:
 
     def apply(self, logits: Tensor, step: SampleStep, staged: list[Tensor]) -> None:
         index, last, before, word, row, place, ids = staged
-        said = step.tokens.view(-1).index_select(0, row.long() * step.tokens.shape[1] + place.long())
+        said = step.tokens[row.long(), place.long()]
         equal = torch.zeros_like(before).index_add_(0, word.long(), (said == ids).to(torch.int32))
         cap = torch.full_like(last, float("inf"), dtype=logits.dtype).masked_fill_(equal == before, NEVER)
         # Two words may share a last token: the smaller cap wins.

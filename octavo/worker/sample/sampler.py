@@ -60,10 +60,9 @@ class Sampler:
         self._rules = tuple(rules)
         rows = table.max_rows + 1
         self._greedy = np.zeros(rows, dtype=np.bool_)
-        self._plain = np.zeros(rows, dtype=np.bool_)
+        self._special: set[int] = set()  # rows that want anything but their likeliest token
         self._tops = np.full(rows, -1, dtype=np.int64)
         self._asked: dict[int, Ints] = {}
-        self._known = np.zeros(rows, dtype=np.bool_)  # rows that the rules were told of
 
     def apply(self, plan: StepPlan) -> None:
         """Tell the rules which rows went and came."""
@@ -74,7 +73,7 @@ class Sampler:
 
     def plain(self, rows: Longs) -> bool:
         """Whether these rows ``[S]`` want their likeliest tokens and nothing else."""
-        return bool(self._plain[rows].all())
+        return not self._special or self._special.isdisjoint(rows.tolist())
 
     def prepare(self, batch: Batch) -> Prepared:
         """Settle and upload what the draw of this batch needs."""
@@ -145,21 +144,23 @@ class Sampler:
         return asked
 
     def _add(self, added: AddedRow) -> None:
+        """The rules hear of rows that want something of them; a plain one has nothing for any."""
+        self._drop(added.row)
         self._greedy[added.row] = is_greedy(added.sampling)
-        self._plain[added.row] = is_plain(added.sampling)
-        asked = added.sampling.logprob_token_ids
-        self._asked.pop(added.row, None)
         self._tops[added.row] = added.sampling.logprobs
+        if is_plain(added.sampling):
+            return
+        asked = added.sampling.logprob_token_ids
         if asked and added.sampling.logprobs >= 0:
             self._asked[added.row] = ints(asked)
             self._tops[added.row] = len(asked)
-        self._known[added.row] = True
+        self._special.add(added.row)
         for rule in self._rules:
             rule.add(added)
 
     def _drop(self, row: int) -> None:
-        if 0 <= row < self._known.size and self._known[row]:
-            self._known[row] = False
+        if row in self._special:
+            self._special.remove(row)
             self._asked.pop(row, None)
             for rule in self._rules:
                 rule.drop(row)

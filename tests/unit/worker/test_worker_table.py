@@ -168,13 +168,15 @@ def test_the_table_refuses_what_it_cannot_hold(added):
         table.apply(StepPlan(0, [], [], [NewBlocks(1, [13], [[1]])], [], [], [], []))
 
 
-def test_staging_waits_for_a_copy_before_it_writes_over_it():
-    """A platform whose copies happen only when an event is waited for."""
+@pytest.mark.parametrize("sends_a_step", [1, 2, 3, 7])
+def test_staging_waits_for_a_copy_before_it_writes_over_it(sends_a_step):
+    """A platform whose copies happen only when an event is waited for; steps of fewer sends than there are buffers,
+    of as many and of more."""
 
     class Lazy(CpuPlatform):
         def __init__(self):
             super().__init__()
-            self.queue, self.waits = [], 0
+            self.queue, self.events, self.waits = [], [], 0
 
         def upload(self, host):
             out = torch.empty_like(host)
@@ -195,21 +197,26 @@ def test_staging_waits_for_a_copy_before_it_writes_over_it():
                         out, host = work.pop(0)
                         out.copy_(host)
 
-            self.last = Done()
-            return self.last
+            self.events.append(Done())
+            return self.events[-1]
+
+        def finish(self):
+            self.event()
+            for event in self.events:
+                event.synchronize()
 
     platform = Lazy()
     stager = Stager(platform, 2, 4)
-    sent, events = [], []
+    sent = []
     for value in range(7):
         sent.append(stager.send([ints([value] * (3 * value + 1)), float_bits([value / 2])]))
-        events.append(platform.last)
-    for event in events:
-        event.synchronize()
+        if value % sends_a_step == sends_a_step - 1:
+            stager.guard(platform.event())
+    platform.finish()
     for value, (whole, bits) in enumerate(sent):
         assert whole.tolist() == [value] * (3 * value + 1)
         assert bits.view(torch.float32).tolist() == [value / 2]
-    assert platform.waits >= 5
+    assert platform.waits >= (5 if sends_a_step == 1 else 3)
 
 
 def test_the_runner_names_no_feature():

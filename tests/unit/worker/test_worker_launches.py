@@ -1,0 +1,116 @@
+"""What a step asks of the device: each launch costs the host ten microseconds, so they are counted."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from worker_toy import OPS, Driver, NewBlocks, ToyModel, layout, resolved
+
+from octavo.kernels.ahead import Room
+from octavo.platform.cpu import CpuPlatform
+from octavo.worker.assemble import build_runner
+
+
+class Plans:
+    """AheadOps whose attention needs one number a row, and nothing on the device: the model is never asked again."""
+
+    def __init__(self, *shape):
+        del shape
+
+    def places(self, room: Room) -> int:
+        return room.rows
+
+    def plan(self, out, room, query_lens, seq_lens, window):
+        del room, query_lens, window
+        out[: seq_lens.size] = seq_lens
+
+    def attach(self, meta, room, window, plan):
+        """Nothing to tell."""
+
+    def stage(self, *args):
+        """Nothing to find."""
+
+
+class Captures(CpuPlatform):
+    """Work that is captured is not done again, as if the device did it: what is left is what the host launches."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def capture(self, work):
+        result = work()
+
+        def replay():
+            self.counts["graph"] += 1
+            return result
+
+        return SimpleNamespace(replay=replay)
+
+    def event(self):
+        self.counts["event"] += 1
+        return super().event()
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that are more than another view of the same memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        del types
+        if not func.is_view:
+            self.counts[func.overloadpacket._qualified_op_name.removeprefix("aten::")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Counted(ToyModel):
+    def __call__(self, input_ids, positions, ctx):
+        del positions, ctx
+        return torch.zeros(input_ids.numel(), 1)
+
+
+class Bench:
+    """A runner with all its rooms captured; `step` gives the launches of one."""
+
+    def __init__(self):
+        self.platform = Captures()
+        ops = SimpleNamespace(**{**vars(OPS), "ahead": Plans})
+        settings, kv = resolved(max_rows=16, max_tokens=128), layout(num_blocks=600)
+        runner = build_runner(self.platform, ops, Counted(), kv, settings, 50, capture=True)
+        while runner.prepare():
+            pass
+        self.driver = Driver(runner)
+        self.step([self.added(0, [1])], [0], [1], [0], [0])
+
+    def added(self, row, prompt):
+        return self.driver.added(row, prompt)
+
+    def step(self, *plan, **more):
+        self.platform.counts.clear()
+        with Launches() as launches:
+            result = self.driver.launch(*plan, **more).result()
+        assert len(result.tokens) == 0 or min(result.tokens) >= 0
+        return launches.counts + self.platform.counts
+
+
+LEAST = Counter(copy_=2, graph=2, event=1)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_a_decode_step_is_two_copies_two_graphs_and_an_event(rows):
+    """A request that starts beside it adds a copy, a wipe and a scatter, however many there are."""
+    bench, which = Bench(), list(range(rows))
+    start = bench.step([bench.added(row, [1] * 7) for row in which], which, [7] * rows, [0] * rows, which)
+    assert start == LEAST + Counter(clone=1, index_fill_=1, index_copy_=1)
+    for step in range(4):
+        assert bench.step((), which, [1] * rows, [7 + step] * rows, which) == LEAST
+
+
+def test_new_blocks_add_a_copy_and_a_scatter():
+    more = NewBlocks(0, [2], [[9]])
+    assert Bench().step((), [0], [1], [1], [0], new_blocks=[more]) == LEAST + Counter(clone=1, index_copy_=1)
