@@ -225,7 +225,7 @@ class CapturedLauncher:
 
         def tail() -> Tensor:
             tokens = self._head.likeliest(latest[0])
-            self._table.write(places[1], places[2], tokens.clamp(min=0))
+            self._table.write(places[1], places[2], tokens)
             return tokens
 
         empty = np.zeros(0, dtype=np.int64)

@@ -79,8 +79,8 @@ class RequestTable:
             self.blocks.view(-1).index_copy_(0, _join(staged[5], staged[6]), staged[7])
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Put one token ``[S]`` into each row's line: rows, positions int64 ``[S]``, tokens of any integer type."""
-        self.tokens.view(-1).index_copy_(0, rows * self.width + positions, tokens.to(torch.int32))
+        """Put one token ``[S]`` into each row's line, 0 for one below it: rows, positions int64 ``[S]``."""
+        self.tokens.view(-1).index_copy_(0, rows * self.width + positions, tokens.clamp(min=0).to(torch.int32))
 
     def _check(self, plan: StepPlan) -> None:
         for added in plan.added:
