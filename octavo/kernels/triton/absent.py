@@ -19,7 +19,7 @@ def compile_for(target: Target) -> None:
     driver.set_active(_Absent(GPUTarget("cuda", 10 * major + minor, _WARP)))
 
 
-class _Absent(DriverBase):  # type: ignore[misc] - Triton has no types
+class _Absent(DriverBase):  # type: ignore[misc]
     def __init__(self, target: GPUTarget) -> None:
         self._target = target
 
