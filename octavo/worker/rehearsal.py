@@ -28,7 +28,7 @@ from octavo.worker.assemble import allocate_kv, captured, kv_views, layer_groups
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.head.generate import GenerateHead
 from octavo.worker.launch import EagerLauncher, Launcher
-from octavo.worker.scratch import largest_plan, next_plan, small_plan
+from octavo.worker.scratch import largest_plan, next_plan, small_plan, smallest_plan
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -92,6 +92,7 @@ def _pieces(ops: Ops, part: Part) -> Iterator[str]:
     launcher = _launcher(ops, part)
     for plan in _plans(part):
         launcher.launch(plan, whole=False).greedy()
+    ops.greedy(torch.empty((1, part.arch.vocab_size), device="meta"))  # of logits that rules have passed over
     yield "start"
     while launcher.prepare():
         yield "room"
@@ -99,9 +100,11 @@ def _pieces(ops: Ops, part: Part) -> Iterator[str]:
 
 
 def _plans(part: Part) -> list[StepPlan]:
-    resolved, small = part.resolved, small_plan(part.layout, part.warm_tokens)
-    largest = largest_plan(part.layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)
-    return [largest, small, next_plan(small)]
+    """In the order in which their slowest kernels, those of attention, should begin."""
+    resolved, layout = part.resolved, part.layout
+    small = small_plan(layout, part.warm_tokens)
+    largest = largest_plan(layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)
+    return [small, largest, smallest_plan(layout), next_plan(small)]
 
 
 def _launcher(ops: Ops, part: Part) -> Launcher:

@@ -23,7 +23,7 @@ from octavo.worker.assemble import build_runner, weight_method
 from octavo.worker.capacity import Need, check_host, measure, on_device, on_host
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
-from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan
+from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan, smallest_plan
 from octavo.worker.shortage import forget_frames, short_of_memory
 from octavo.worker.sleeper import Sleeper
 
@@ -166,8 +166,10 @@ class Worker:
         free, _ = self._platform.memory()
         size = f"{self._resolved.max_num_batched_tokens} tokens of {self._resolved.max_num_seqs} requests"
         what = f"the largest step, {size},"
+        # The rules' operations load while kernels of the largest step are still being compiled.
+        first = smallest_plan(probe)
         with _fitting(what, free, "lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"):
-            return measure(self._platform, lambda: _run(self._build(probe), plan))
+            return measure(self._platform, lambda: _run(self._build(probe), first, drop_plan(first), plan))
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
