@@ -11,7 +11,7 @@ def run(config: OctavoConfig) -> int:
         raise ConfigError("which model? octavo serve MODEL takes a folder, a .gguf file or a hub name")
     from octavo.engine.spare import prepare
 
-    prepare()  # its imports take as long as ours
+    prepare(config.engine.device.device)  # its imports take as long as ours
     from octavo.serve.main import run as serve
 
     return serve(config) or 0

@@ -48,6 +48,7 @@ class ConstrainedSeat:
         self._max_model_len = max_model_len
         self._max_held = max_held
         self._compiler: Compiler | None = None
+        self._cold = True
         self._held: dict[str, _Held] = {}
         self._guides: dict[str, Guide] = {}
         self._rows: dict[int, tuple[str, Guide]] = {}  # rows of the device that have a guide
@@ -67,6 +68,10 @@ class ConstrainedSeat:
     def provide(self, vocabulary: Vocabulary) -> None:
         if self._compiler is None:
             self._compiler = Compiler(vocabulary, self._vocab_size)
+
+    def prepare(self) -> None:
+        if self._compiler is not None and self._cold:
+            self._cold = False
             self._compiler.warm()
 
     # --- before a request runs

@@ -127,8 +127,14 @@ class Core:
 
     def prepare(self) -> bool:
         """Let the executor use a moment without work; True while it has more to do."""
-        if self.has_work or not self._may_prepare:
+        if self.has_work:
             return False
+        if self._may_prepare and self._prepare_executor():
+            return True
+        self._seat.prepare()
+        return False
+
+    def _prepare_executor(self) -> bool:
         try:
             return self.executor.prepare()
         except Exception as error:

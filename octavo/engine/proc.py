@@ -26,7 +26,7 @@ from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, StepOutputs, Vocabulary
 from octavo.engine.control import execute
 from octavo.engine.core import Core
-from octavo.engine.spare import AHEAD
+from octavo.engine.spare import AHEAD, FOR_CPU
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     if AHEAD in sys.argv[1:]:
         end_with(os.getppid())
-        import_module("octavo.engine.ahead")
+        import_module("octavo.engine.ahead").prepare(gpu=FOR_CPU not in sys.argv[1:])
     try:
         launch = read_launch(sys.stdin.buffer)
     except Unwanted:

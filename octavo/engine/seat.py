@@ -33,6 +33,10 @@ class Seat(Protocol):
         """What the tokens stand for. Comes once, if at all."""
         ...
 
+    def prepare(self) -> None:
+        """A moment without work, when the device has no use for one."""
+        ...
+
     def hold(self, request: EngineRequest) -> bool:
         """Keep a newcomer until it is ready; False: it may go on at once. Raises UserError for one that never may."""
         ...
@@ -80,6 +84,9 @@ class NoSeat:
 
     def provide(self, vocabulary: Vocabulary) -> None:
         """Nobody asks."""
+
+    def prepare(self) -> None:
+        """There is nothing to make ready."""
 
     def hold(self, request: EngineRequest) -> bool:
         del request

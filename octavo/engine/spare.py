@@ -14,16 +14,24 @@ from pathlib import Path
 import octavo
 
 AHEAD = "--ahead"
+FOR_CPU = "--cpu"
 
 _spare: "subprocess.Popen[bytes] | None" = None
 
 
-def prepare() -> None:
-    """Start one, for the first engine that is launched. If that never comes, it ends with this process."""
+def prepare(device: str = "auto") -> None:
+    """Start one, for the first engine that is launched. If that never comes, it ends with this process.
+
+    `device`: as the configuration names it.
+    """
     global _spare  # noqa: PLW0603 - one a process, from its first moments on
     if _spare is None:
         _spare = subprocess.Popen(
-            command(AHEAD), stdin=subprocess.PIPE, stdout=2, env=environment(), start_new_session=True
+            command(AHEAD, *([FOR_CPU] if device == "cpu" else [])),
+            stdin=subprocess.PIPE,
+            stdout=2,
+            env=environment(),
+            start_new_session=True,
         )
 
 

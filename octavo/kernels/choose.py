@@ -54,7 +54,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "sample": sample,
         "greedy": greedy,
     }
-    return Ops(**entries, ahead=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
+    return Ops(**entries, ahead=None, compiler=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
 
 
 def triton(device: torch.device) -> Ops:

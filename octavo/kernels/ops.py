@@ -6,14 +6,17 @@ has them. Layers call `ops.<name>`; nobody else imports an implementation.
 Legend: T tokens, R rows, H heads, D head dim, E hidden size, I intermediate size, V vocabulary, N blocks, B block size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from octavo.kernels.ahead import MakeAheadOps
 from octavo.kernels.context import AttentionMeta, Projected
+
+T = TypeVar("T")
 
 
 class RmsNorm(Protocol):
@@ -114,6 +117,22 @@ class Sample(Protocol):
         ...
 
 
+class Compiler(Protocol):
+    """Compiles kernels in other threads before they are launched."""
+
+    def note(self, work: Callable[[], T]) -> T:
+        """Run `work` on tensors of the meta device; what it launches is compiled, not started."""
+        ...
+
+    def close(self) -> None:
+        """Begin to compile nothing more."""
+        ...
+
+
+class MakeCompiler(Protocol):
+    def __call__(self, threads: int) -> Compiler: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
     """One entry an operation; `names` says which implementation each one is, for the log and `octavo doctor`."""
@@ -130,6 +149,7 @@ class Ops:
     sample: Sample
     greedy: Greedy
     ahead: MakeAheadOps | None  # None: steps cannot be captured
+    compiler: MakeCompiler | None  # None: nothing is compiled at its first launch
     names: dict[str, str]
 
     def overlay(self, source: str, **entries: object) -> "Ops":

@@ -25,7 +25,7 @@ class Rotary:
         self.device = device
         self.attention_factor = attention_factor(rope)
         tables = [self._table(frequencies) for frequencies in _frequency_sets(rope)]
-        self.table = torch.cat(tables) if tables else None
+        self.table = torch.cat(tables).to(device) if tables else None
 
     def at(self, positions: Tensor, prompt_lens: Tensor | None) -> tuple[Tensor, Tensor]:
         """cos_sin ``[rows, rotary_dim]`` and rope_index ``[T]`` for positions ``[T]``."""
@@ -42,7 +42,7 @@ class Rotary:
 
     def _table(self, frequencies: Tensor) -> Tensor:
         positions = torch.arange(self.max_position).float()
-        return formula.cos_sin(torch.outer(positions, frequencies), self.attention_factor).to(self.device)
+        return formula.cos_sin(torch.outer(positions, frequencies), self.attention_factor)
 
 
 def attention_factor(rope: Rope) -> float:

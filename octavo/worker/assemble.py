@@ -58,22 +58,7 @@ def build_runner(
     kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
     head = GenerateHead(model)
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
-    launcher: Launcher = eager
-    if ops.ahead is not None and capture:
-        spec = layout.groups[0].spec
-        launcher = CapturedLauncher(
-            platform=platform,
-            ahead=ops.ahead(spec.num_kv_heads, spec.head_dim, dtype.itemsize),
-            table=table,
-            stager=stager,
-            model=model,
-            head=head,
-            layout=layout,
-            kv=kv,
-            layer_group=layer_groups(layout),
-            max_tokens=resolved.max_num_batched_tokens,
-            eager=eager,
-        )
+    launcher = captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved) if capture else eager
     return Runner(
         platform=platform,
         stager=stager,
@@ -82,6 +67,37 @@ def build_runner(
         head=head,
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
         prompt_logprobs=PromptLogprobs(table, stager),
+    )
+
+
+def captured(
+    platform: Platform,
+    ops: Ops,
+    stager: Stager,
+    table: RequestTable,
+    model: Model,
+    head: GenerateHead,
+    layout: KVLayout,
+    kv: list[Tensor],
+    eager: EagerLauncher,
+    resolved: Resolved,
+) -> Launcher:
+    """A launcher of captured steps over an eager one; that one itself where the operations cannot be captured."""
+    if ops.ahead is None:
+        return eager
+    spec = layout.groups[0].spec
+    return CapturedLauncher(
+        platform=platform,
+        ahead=ops.ahead(spec.num_kv_heads, spec.head_dim, kv[0].dtype.itemsize),
+        table=table,
+        stager=stager,
+        model=model,
+        head=head,
+        layout=layout,
+        kv=kv,
+        layer_group=layer_groups(layout),
+        max_tokens=resolved.max_num_batched_tokens,
+        eager=eager,
     )
 
 

@@ -71,7 +71,8 @@ class BatchBuilder:
         self._block_table = buffer(groups, max_rows, table.max_blocks, dtype=torch.int32)
         self._query_start = buffer(max_rows + 1, dtype=torch.int32)
         self._seq_lens = buffer(max_rows, dtype=torch.int32)
-        self._planes = table.blocks_at + torch.arange(groups, device=device)[:, None] * table.max_blocks
+        planes = table.blocks_at + torch.arange(groups) * table.max_blocks
+        self._planes = planes[:, None].to(device)
 
     def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
         """The batch of a plan, with `pad_rows` rows of one token at its end that read token 0 and write block 0.
@@ -108,18 +109,12 @@ class BatchBuilder:
     def _fill(self, staged: list[Tensor], query_lens: list[int], seq_lens_host: list[int]) -> list[AttentionMeta]:
         """Write the device buffers from the staged arrays; one AttentionMeta a KV group."""
         max_seq_len = max(seq_lens_host, default=1)
-        table, size = self._table, self._table.block_size
-        token_rows, rows = staged[0].long(), staged[2].long()
-        total, count = token_rows.numel(), rows.numel()
+        size = self._table.block_size
+        total, count, width = staged[0].numel(), staged[2].numel(), -(-max_seq_len // size)
         positions = self._positions[:total].copy_(staged[1])
-        self._input_ids[:total].copy_(table.read(token_rows, positions))
-        place = self._planes + (token_rows * table.stride + positions // size)
-        block = table.lines.view(-1).index_select(0, place.view(-1)).view(table.num_groups, total)
-        self._slots[:, :total].copy_(block.long() * size + positions % size)
-        width = -(-max_seq_len // size)
-        self._block_table[:, :count, :width].copy_(table.blocks[:, :, :width].index_select(1, rows))
         query_start = self._query_start[: count + 1].copy_(staged[3])
         seq_lens = self._seq_lens[:count].copy_(staged[4])
+        self._gather(staged[0].long(), positions, staged[2].long(), width)
         return [
             AttentionMeta(
                 block_table=self._block_table[group, :count, :width],
@@ -134,8 +129,18 @@ class BatchBuilder:
                 query_lens=query_lens,
                 seq_lens_host=seq_lens_host,
             )
-            for group in range(table.num_groups)
+            for group in range(self._table.num_groups)
         ]
+
+    def _gather(self, token_rows: Tensor, positions: Tensor, rows: Tensor, width: int) -> None:
+        """From the table: the tokens' ids and slots ``[T]``, and `width` blocks of each row ``[R]``."""
+        table, size = self._table, self._table.block_size
+        total = token_rows.numel()
+        self._input_ids[:total].copy_(table.read(token_rows, positions))
+        place = self._planes + (token_rows * table.stride + positions // size)
+        block = table.lines.view(-1).index_select(0, place.view(-1)).view(table.num_groups, total)
+        self._slots[:, :total].copy_(block.long() * size + positions % size)
+        self._block_table[:, : rows.numel(), :width].copy_(table.blocks[:, :, :width].index_select(1, rows))
 
     def _checked(self, plan: StepPlan, pad_rows: int) -> _Shape:
         rows, counts, starts = (np.asarray(each, dtype=np.int64) for each in (plan.rows, plan.num_tokens, plan.starts))

@@ -197,7 +197,7 @@ class CapturedLauncher:
 
         def tail() -> Tensor:
             tokens = self._head.likeliest(latest[0])
-            self._table.write(rows, positions, tokens.clamp(min=0))
+            self._table.write(rows, positions, tokens)
             return tokens
 
         step = _Step(numbers, device, into, groups, (index, rows, positions), _NOT_YET, _NOT_YET)

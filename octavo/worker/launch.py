@@ -65,5 +65,5 @@ class EagerLauncher:
 
     def _greedy(self, batch: Batch, chosen: Tensor) -> Tensor:
         tokens = self._head.likeliest(chosen)
-        self._table.write(batch.sample_rows, batch.sample_positions, tokens.clamp(min=0))
+        self._table.write(batch.sample_rows, batch.sample_positions, tokens)
         return tokens

@@ -111,7 +111,7 @@ class Runner:
     def _draw(self, launched: Launched, prepared: Prepared, riders: dict[str, Any]) -> Drawn:
         drawn = self._sampler.sample(self._head(launched.chosen), prepared, riders)
         batch = launched.batch
-        self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens.clamp(min=0))
+        self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens)
         return drawn
 
     def _out(self, tensor: Tensor | None) -> Tensor | None:

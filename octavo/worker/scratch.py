@@ -37,6 +37,11 @@ def largest_plan(layout: KVLayout, max_rows: int, max_tokens: int, max_model_len
     return _plan(layout, lengths, _COSTLY)
 
 
+def smallest_plan(layout: KVLayout) -> StepPlan:
+    """One row of one token, sampled by every rule."""
+    return _plan(layout, [1], _COSTLY)
+
+
 def small_plan(layout: KVLayout, length: int) -> StepPlan:
     """One row of a short prompt, sampled plainly."""
     return _plan(layout, [length], _PLAIN)

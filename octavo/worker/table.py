@@ -89,8 +89,8 @@ class RequestTable:
         self._flat.index_copy_(0, index.view(torch.int64), fresh)
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Put one token ``[S]`` into each row's line: rows, positions int64 ``[S]``, tokens of any integer type."""
-        self._flat.index_copy_(0, rows * self.stride + positions, tokens.to(torch.int32))
+        """Put one token ``[S]`` into each row's line, 0 for one below it: rows, positions int64 ``[S]``."""
+        self._flat.index_copy_(0, rows * self.stride + positions, tokens.clamp(min=0).to(torch.int32))
 
     def read(self, rows: Tensor, positions: Tensor) -> Tensor:
         """The tokens at these places, int32 ``[n]``: rows, positions int64 ``[n]``."""

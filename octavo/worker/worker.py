@@ -13,27 +13,30 @@ from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import EngineError, NoRoom
 from octavo.base.human import format_bytes
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVGroup, KVLayout, cache_specs, group_layers
+from octavo.base.specs import KVLayout, cache_specs, group_layers
 from octavo.nn.quant.base import Empty
 from octavo.platform.arena import KV_CACHE, WEIGHTS
+from octavo.platform.limits import core_limit
 from octavo.platform.registry import select
 from octavo.worker import remembered
 from octavo.worker.assemble import build_runner, weight_method
 from octavo.worker.capacity import Need, check_host, measure, on_device, on_host
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
-from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan
+from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan, smallest_plan
 from octavo.worker.shortage import forget_frames, short_of_memory
 from octavo.worker.sleeper import Sleeper
 
 if TYPE_CHECKING:
     from octavo.models.decoder import Decoder
     from octavo.weights.facts import ModelFiles
+    from octavo.worker.rehearsal import Rehearsal
 
 log = logging.getLogger(__name__)
 
 _PROBE_BLOCKS = 2  # scratch plans write block 0 only
 _WARM_TOKENS = 16
+MAX_COMPILERS = 16
 
 
 class Worker:
@@ -57,6 +60,7 @@ class Worker:
         self._free_at_start = self._platform.memory()[0]
         self._memory = self._platform.arena()
         self._sleeper = Sleeper(self._platform, self._memory, self._drop_weights, self._fill)
+        self._rehearsal: Rehearsal | None = None
         self._decoder: Decoder | None = None
         self._model: Any = None  # worker/head/generate.Model
         self._runner: Runner | None = None
@@ -67,8 +71,27 @@ class Worker:
         what = f"the model, {format_bytes(wanted)} in {self._resolved.dtype},"
         if not self._platform.counts_memory:
             check_host(self._files.weight_bytes, "the model")
+        self._rehearsal = self._rehearse()
         with _fitting(what, self._free_at_start, "take a smaller one, a smaller --dtype, or --device cpu"):
             self._load()
+        if self._rehearsal is not None:
+            self._rehearsal.first_done()
+
+    def _rehearse(self) -> "Rehearsal | None":
+        """Have kernels compiled while the weights are read, where there is something to compile."""
+        if self._ops.compiler is None:
+            return None
+        from octavo.worker.rehearsal import Part, Rehearsal
+
+        part = Part(
+            arch=self._arch,
+            resolved=self._resolved,
+            layout=self._probe(),
+            kv_dtype=self._kv_dtype,
+            warm_tokens=_warm_tokens(self._resolved),
+            capture=not self._config.device.enforce_eager,
+        )
+        return Rehearsal(self._ops, part, self._ops.compiler(min(MAX_COMPILERS, max(1, core_limit() - 1))))
 
     def _load(self) -> None:
         from octavo.models.decoder import build
@@ -108,14 +131,13 @@ class Worker:
     def kv_capacity(self) -> int:
         """Bytes that the KV cache may take. On a GPU the largest possible step is run to see what
         it needs, once for a model, its settings and the device; later starts remember."""
-        groups = group_layers(cache_specs(self._arch.kv_specs(), self.kv_dtype()))
         if not self._platform.counts_memory:
-            return on_host(self._platform, self._resolved, groups, self._kv_dtype.itemsize)
+            return on_host(self._platform, self._resolved, self._probe().groups, self._kv_dtype.itemsize)
         key = remembered.key_of(__version__, torch.__version__, self._platform.identity(), self._arch, self._resolved)
         need = remembered.recall(key)
         measured = need is None
         if need is None:
-            need = self._measure(groups)
+            need = self._measure()
             remembered.remember(key, need)
         return on_device(
             self._platform,
@@ -129,8 +151,12 @@ class Worker:
         """Take these settings instead, before `start`."""
         self._resolved = resolved
 
-    def _measure(self, groups: tuple[KVGroup, ...]) -> Need:
-        probe = KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._kv_dtype.itemsize)
+    def _probe(self) -> KVLayout:
+        groups = group_layers(cache_specs(self._arch.kv_specs(), self.kv_dtype()))
+        return KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._kv_dtype.itemsize)
+
+    def _measure(self) -> Need:
+        probe = self._probe()
         plan = largest_plan(
             probe,
             self._resolved.max_num_seqs,
@@ -140,13 +166,14 @@ class Worker:
         free, _ = self._platform.memory()
         size = f"{self._resolved.max_num_batched_tokens} tokens of {self._resolved.max_num_seqs} requests"
         what = f"the largest step, {size},"
+        # The rules' operations load while kernels of the largest step are still being compiled.
+        first = smallest_plan(probe)
         with _fitting(what, free, "lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"):
-            return measure(self._platform, lambda: _run(self._build(probe), plan))
+            return measure(self._platform, lambda: _run(self._build(probe), first, drop_plan(first), plan))
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
-        length = min(_WARM_TOKENS, self._resolved.max_model_len - 1, self._resolved.max_num_batched_tokens)
-        plan = small_plan(layout, max(1, length))
+        plan = small_plan(layout, _warm_tokens(self._resolved))
         free, _ = self._platform.memory()
         what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"
         try:
@@ -186,6 +213,8 @@ class Worker:
 
     def shutdown(self) -> None:
         """Let go of everything on the device. May be called twice."""
+        if self._rehearsal is not None:
+            self._rehearsal.close()
         self._runner = None
         self._model = None
         self._decoder = None
@@ -217,6 +246,10 @@ class Worker:
         if self._sleeper.down:
             raise EngineError("the worker is asleep")
         return self._runner
+
+
+def _warm_tokens(resolved: Resolved) -> int:
+    return max(1, min(_WARM_TOKENS, resolved.max_model_len - 1, resolved.max_num_batched_tokens))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
+from octavo.kernels.triton.target import target_here
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
 PREFILL_SHARE = 2  # a program of prefill takes the room of two
@@ -115,7 +116,7 @@ class TritonAhead:
     def __init__(self, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
         self._num_kv_heads = num_kv_heads
         self._tile = query_tile(dtype_bytes, head_dim)
-        self._programs = num_programs(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 
     def places(self, room: Room) -> int:
         return (room.rows + 2) + (room.rows + 1 if room.mixed else 0)
@@ -151,9 +152,9 @@ class TritonAhead:
 
 def num_programs(device: torch.device) -> int:
     """How many programs keep the device full; a handful under the interpreter."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         return 8
-    return PROGRAMS_PER_MULTIPROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
+    return PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 
 
 def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> Longs:

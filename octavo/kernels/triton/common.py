@@ -1,15 +1,14 @@
 """Small pieces that several kernels share."""
 
-from functools import cache
-
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.triton.target import target_here
+
 # Programmatic dependent launch (Hopper on): a kernel may start while the one before still runs, do what does not
 # depend on it, and wait. Every kernel launched so must call `wait_for_inputs` before it touches what others wrote.
-_DEPENDENT = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+_DEPENDENT = target_here().capability >= (9, 0)
 DEPENDENT = tl.constexpr(_DEPENDENT)
 LAUNCH: dict[str, bool] = {"launch_pdl": True} if _DEPENDENT else {}
 
@@ -44,13 +43,9 @@ def ask_for(pointers, LINES: tl.constexpr):
             )
 
 
-@cache
 def shared_memory() -> int:
     """Bytes of shared memory that a program may have: 227 KiB on an H200, 99 KiB on most cards for a desk."""
-    if not torch.cuda.is_available():
-        return 232_448
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]
+    return target_here().shared_memory
 
 
 def pow2(n: int) -> int:

@@ -13,7 +13,21 @@ from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, wait_
 _COPY = 512  # block table places copied at once
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tokens", "scratch"])
+# Strides are only multiplied once a row: knowing what divides them is worth no further compilation.
+@triton.jit(
+    do_not_specialize=[
+        "num_rows",
+        "num_tokens",
+        "scratch",
+        "stride_line",
+        "stride_prompt",
+        "stride_plane",
+        "stride_row",
+        "stride_slots",
+        "stride_table_plane",
+        "stride_table_row",
+    ]
+)
 def _stage(
     tokens_ptr,
     blocks_ptr,

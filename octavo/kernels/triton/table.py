@@ -1,10 +1,12 @@
 """Which operations Triton takes over."""
 
 import torch
+from triton import knobs
 
 from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, paged_attention
+from octavo.kernels.triton.compile import Compiler
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -18,6 +20,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         act_mul=act_mul,
         add_rms_norm=add_rms_norm,
         ahead=TritonAhead,
+        compiler=None if knobs.runtime.interpret else Compiler,
         greedy=greedy,
         linear=linear,
         linear_parts=linear_parts,

@@ -1,0 +1,115 @@
+"""Kernels compiled side by side before they are launched.
+
+Triton compiles a kernel at its first launch, seconds each, one after another. Its passes and ptxas hold no
+interpreter lock, so threads make use of all cores. What is to be compiled is found by running the work itself on
+tensors without memory (torch's meta device): a launch under `note` is only noted.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from triton import AsyncCompileMode, FutureKernel, knobs
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+T = TypeVar("T")
+
+_OURS = __name__.rpartition(".")[0] + "."
+_NICE = 10  # behind the thread that serves
+
+_noting: ContextVar[bool] = ContextVar("octavo_noting", default=False)
+_one = threading.Lock()  # kernels are shared by all engines of a process
+
+
+class Compiler:
+    """Compiles what `note` saw launched, in the order seen. A later launch waits for its own kernel only."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, "octavo-compile", initializer=_step_back)
+        self._mode = AsyncCompileMode(self)  # of an Executor it uses `submit`
+        self._new: list[tuple[int, Any]] = []  # what the launch under way must compile
+        self._noted: list[tuple[dict[Any, Any], Any, FutureKernel]] = []
+        self._kernels = _kernels()
+
+    def submit(self, compile_one: Callable[[], Any]) -> "Future[Any]":
+        """Called by Triton for each kernel that is neither compiled nor under way."""
+        return self._pool.submit(_made, compile_one)
+
+    def note(self, work: Callable[[], T]) -> T:
+        """Run `work`, whose launches of our kernels by this thread are not started."""
+        with _one:
+            others = knobs.runtime.jit_cache_hook
+            for kernel in self._kernels:
+                kernel.run = partial(self._launch, kernel)
+            knobs.runtime.jit_cache_hook = self._about_to_compile
+            try:
+                return copy_context().run(self._note, work)
+            finally:
+                knobs.runtime.jit_cache_hook = others
+                for kernel in self._kernels:
+                    del kernel.run
+
+    def _note(self, work: Callable[[], T]) -> T:
+        # Never left: leaving would wait for all kernels, and the context ends with this call.
+        self._mode.__enter__()
+        _noting.set(True)
+        return work()
+
+    def _launch(self, kernel: "JITFunction[Any]", *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if not _noting.get():  # another thread's
+            return JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **options)
+        made = JITFunction.run(kernel, *args, grid=grid, warmup=True, **options)
+        if self._new:
+            # Where the kernel will be looked for, so that whoever launches it finds that it is under way.
+            device, key = self._new.pop()
+            cache = kernel.device_caches[device][0]
+            cache.setdefault(key, made)
+            self._noted.append((cache, key, made))
+        return made
+
+    def _about_to_compile(self, *, key: Any, compile: dict[str, Any], **_: Any) -> None:
+        if _noting.get():
+            self._new.append((compile["device"], key))
+
+    def wait(self) -> None:
+        """Until all is compiled. Raises what a compilation raised."""
+        for _, _, kernel in self._noted:
+            kernel.result()
+
+    @property
+    def count(self) -> int:
+        """Kernels noted so far."""
+        return len(self._noted)
+
+    def close(self) -> None:
+        """Begin no further kernel; those not begun are forgotten."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for cache, key, kernel in self._noted:
+            if kernel.future.cancelled():
+                cache.pop(key, None)
+
+
+def _made(compile_one: Callable[[], Any]) -> Any:
+    kernel = compile_one()
+    # The stub that launches it is C; it, too, is kept on disk by what it looks like. Trouble shows again at the launch.
+    with suppress(Exception):
+        driver.active.launcher_cls(kernel.src, kernel.metadata)
+    return kernel
+
+
+def _kernels() -> "list[JITFunction[Any]]":
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(_OURS)]
+    found = [each for module in modules for each in vars(module).values() if isinstance(each, JITFunction)]
+    return list({id(each): each for each in found}.values())
+
+
+def _step_back() -> None:
+    with suppress(AttributeError, OSError):  # not Linux, where threads have their own niceness
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -1,0 +1,169 @@
+"""A start's steps gone through on paper: all kernels that they launch begin to compile, side by side, while the weights
+are still being read.
+
+The steps are ordinary plans through an ordinary runner, on torch's meta device, where tensors have shapes and no
+memory. First those that the start itself will take, then one a room of the captured steps.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from octavo.base.config import Resolved
+from octavo.base.plan import StepPlan
+from octavo.base.specs import KVLayout
+from octavo.kernels.ops import Compiler, Ops
+from octavo.models.arch import Architecture
+from octavo.models.decoder import build
+from octavo.platform.cpu import CpuPlatform
+from octavo.worker.assemble import allocate_kv, captured, kv_views, layer_groups
+from octavo.worker.batch import BatchBuilder
+from octavo.worker.head.generate import GenerateHead
+from octavo.worker.launch import EagerLauncher, Launcher
+from octavo.worker.scratch import largest_plan, next_plan, small_plan, smallest_plan
+from octavo.worker.staging import Stager
+from octavo.worker.table import RequestTable
+
+log = logging.getLogger(__name__)
+
+ROTATIONS = 64  # positions in the rotation tables: no kernel's shape depends on their number
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is rehearsed."""
+
+    arch: Architecture
+    resolved: Resolved
+    layout: KVLayout
+    kv_dtype: torch.dtype
+    warm_tokens: int  # of the prompt that a start ends with
+    capture: bool
+
+
+class Rehearsal:
+    """Runs in a thread of its own. `first_done` returns when the start's own steps are noted."""
+
+    def __init__(self, ops: Ops, part: Part, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._ops = ops
+        self._part = part
+        self._first = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._run, name="octavo-rehearsal", daemon=True).start()
+
+    def first_done(self) -> None:
+        """Until a kernel that is launched now is compiled, or is being compiled."""
+        self._first.wait()
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._closed = True
+        self._compiler.close()
+
+    def _run(self) -> None:
+        try:
+            scenes = rehearse(self._ops, self._part)
+            for _ in iter(lambda: self._compiler.note(lambda: next(scenes, None)), None):
+                if self._closed:
+                    return
+                self._first.set()
+        except Exception as error:  # kernels then compile as they are launched
+            log.debug("the rehearsal ended early", exc_info=error)
+        finally:
+            self._first.set()
+
+
+def rehearse(ops: Ops, part: Part) -> Iterator[str]:
+    """Launch what an engine launches, piece by piece; says what each piece was."""
+    with torch.inference_mode(), _ShapesOnly():
+        yield from _pieces(ops, part)
+
+
+def _pieces(ops: Ops, part: Part) -> Iterator[str]:
+    launcher = _launcher(ops, part)
+    for plan in _plans(part):
+        launcher.launch(plan, whole=False).greedy()
+    ops.greedy(torch.empty((1, part.arch.vocab_size), device="meta"))  # of logits that rules have passed over
+    yield "start"
+    while launcher.prepare():
+        yield "room"
+    yield "last room"
+
+
+def _plans(part: Part) -> list[StepPlan]:
+    """In the order in which their slowest kernels, those of attention, should begin."""
+    resolved, layout = part.resolved, part.layout
+    small = small_plan(layout, part.warm_tokens)
+    largest = largest_plan(layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)
+    return [small, largest, smallest_plan(layout), next_plan(small)]
+
+
+def _launcher(ops: Ops, part: Part) -> Launcher:
+    platform, resolved, layout = _Paper(), part.resolved, part.layout
+    arch = msgspec.structs.replace(part.arch, layers=part.arch.layers[: _enough(part.arch)])
+    dtype = getattr(torch, resolved.dtype)
+    model = build(arch, ops, dtype, platform.device, max_position=ROTATIONS, empty=platform.zeros)
+    stager = Stager(platform, buffers=1)
+    table = _PaperTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, arch.vocab_size)
+    builder = _PaperBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
+    kv = kv_views(allocate_kv(platform.zeros, layout, part.kv_dtype), layout)
+    head = GenerateHead(model)
+    eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
+    if not part.capture:
+        return eager
+    return captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved)
+
+
+def _enough(arch: Architecture) -> int:
+    """Layers from the first on that are of all kinds; two at least, since the first has no residual before it."""
+    return min(len(arch.layers), 2 + max(arch.layers.index(layer) for layer in arch.layers))
+
+
+class _Paper(CpuPlatform):
+    """A device whose tensors have no memory."""
+
+    name = "meta"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("meta")
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def upload(self, host: torch.Tensor) -> torch.Tensor:
+        return host.to(self.device)
+
+
+# For much of its arithmetic on tensors without memory torch would import its compiler and sympy, seconds of work, to
+# find shapes that are plain to see: these three keep it from that.
+class _ShapesOnly(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = _MADE.get(func)
+        return func(*args, **(kwargs or {})) if made is None else made(*args)
+
+
+_MADE: dict[Any, Callable[..., Tensor]] = {
+    F.linear: lambda x, weight, *_: x.new_empty((*x.shape[:-1], weight.shape[0])),
+    F.embedding: lambda ids, weight, *_: weight.new_empty((*ids.shape, weight.shape[1])),
+    Tensor.index_select: lambda x, dim, index: x.new_empty((*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])),
+}
+
+
+class _PaperTable(RequestTable):
+    def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """Nobody will read it."""
+
+
+class _PaperBuilder(BatchBuilder):
+    def _gather(self, token_rows: Tensor, positions: Tensor, rows: Tensor, width: int) -> None:
+        """Nobody will read it."""

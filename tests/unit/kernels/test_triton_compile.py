@@ -1,0 +1,111 @@
+"""Kernels compiled before they are launched, for a GPU that is not here: in processes of their own, without Triton's
+interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).parents[3]
+
+FOR_AN_H200 = """
+import sys, threading
+import torch
+from octavo.kernels.triton.absent import compile_for
+from octavo.kernels.triton.target import Target
+compile_for(Target((9, 0), 132, 232_448))
+from octavo.kernels.triton.compile import Compiler
+from octavo.kernels.triton.norm import _rms_norm, rms_norm
+
+def norm(size):
+    x = torch.empty((3, size), dtype=torch.bfloat16, device="meta")
+    rms_norm(x, torch.empty((size,), device="meta"), 1e-6)
+"""
+
+COMPILED = """
+import triton
+compiled = []
+triton.knobs.compilation.listener = lambda src, cache_hit, **_: compiled.append((src.name, cache_hit))
+compiler = Compiler(2)
+compiler.note(lambda: [norm(64), norm(64), norm(128)])
+compiler.wait()
+assert compiled == [("_rms_norm", False)] * 2, compiled
+compiler.note(lambda: norm(64))
+assert len(compiled) == compiler.count == 2
+kept = list(_rms_norm.device_caches[0][0].values())
+assert len(kept) == 2 and all("cubin" in kernel.asm for kernel in kept)
+assert "run" not in vars(_rms_norm)
+# A second engine of this process.
+_rms_norm.device_caches.clear()
+again = Compiler(1)
+again.note(lambda: norm(64))
+again.wait()
+assert compiled[2:] == [("_rms_norm", True)], compiled
+"""
+
+UNDER_WAY = """
+from concurrent.futures import Future
+class Slow(Compiler):
+    def submit(self, compile_one):
+        future = Future()
+        waiting.append((future, compile_one))
+        return future
+
+waiting = []
+compiler = Slow(1)
+compiler.note(lambda: norm(64))
+(future, compile_one), = waiting
+kernel, = _rms_norm.device_caches[0][0].values()
+assert kernel.future is future  # what a launch finds, and waits for
+future.set_result(compile_one())
+assert "cubin" in kernel.result().asm
+
+compiler.note(lambda: norm(128))
+assert len(_rms_norm.device_caches[0][0]) == 2
+waiting[1][0].cancel()
+compiler.close()
+assert len(_rms_norm.device_caches[0][0]) == 1  # the next launch compiles it
+
+def fails():
+    norm(256)
+    raise KeyError("told")
+try:
+    compiler.note(fails)
+except KeyError:
+    assert "run" not in vars(_rms_norm)
+"""
+
+TOO_LATE = """
+from octavo.base.errors import EngineError
+norm_made = rms_norm
+try:
+    compile_for(Target((8, 0), 108, 166_912))
+except EngineError as error:
+    assert "already" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+@pytest.mark.parametrize("code", [COMPILED, UNDER_WAY, TOO_LATE], ids=["compiled", "under way", "too late"])
+def test_kernels_are_compiled_by_others(code, tmp_path):
+    run_for_an_h200(code, tmp_path)
+
+
+def run_for_an_h200(code: str, folder: Path) -> None:
+    """Run code that follows `FOR_AN_H200`, with an empty cache."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(folder), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", FOR_AN_H200 + code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

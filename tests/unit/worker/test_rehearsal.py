@@ -1,0 +1,147 @@
+"""A start gone through on paper: what would be launched is noted, and nothing that imports take long for is needed."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from worker_toy import layout, resolved
+
+from octavo.kernels.choose import reference
+from octavo.models.arch import Architecture, Attention, Layer, Mlp, Rope
+from octavo.worker import rehearsal
+from octavo.worker.rehearsal import Part, Rehearsal
+
+ROOT = Path(__file__).parents[3]
+
+SCRIPT = """
+import sys
+from concurrent.futures import Future
+import torch
+from octavo.kernels.triton.absent import compile_for
+from octavo.kernels.triton.target import Target
+compile_for(Target((9, 0), 132, 232_448))
+from octavo.base.config import Resolved
+from octavo.base.specs import KVLayout, group_layers
+from octavo.kernels.choose import reference
+from octavo.kernels.triton import table
+from octavo.kernels.triton.compile import Compiler
+from octavo.models.arch import Architecture, Attention, Layer, Mlp, Rope
+from octavo.worker.rehearsal import Part, rehearse
+
+class Never(Compiler):
+    def submit(self, compile_one):
+        return Future()
+
+meta = torch.device("meta")
+ops = table.overlay(reference(meta), meta)
+attention = Attention(num_heads=8, num_kv_heads=4, head_dim=64, scale=0.125, rope=Rope(dim=64), qk_norm="head")
+wide = Layer(attention=attention, mlp=Mlp(intermediate_size=1024))
+near = Layer(attention=Attention(num_heads=8, num_kv_heads=4, head_dim=64, scale=0.125, rope=Rope(dim=64), window=64),
+             mlp=Mlp(intermediate_size=1024))
+arch = Architecture(family="toy", vocab_size=4096, hidden_size=512, layers=(wide, wide, near, near), max_position=4096,
+                    dtype="bfloat16", norm_eps=1e-6)
+resolved = Resolved(device="cuda", dtype="bfloat16", max_model_len=4096, max_num_seqs=64, max_num_batched_tokens=2048,
+                    depth=2, threads=1, load_format="dummy", block_size=16, notes=[])
+layout = KVLayout(group_layers(arch.kv_specs()), 16, 2, 2)
+scenes = rehearse(ops, Part(arch, resolved, layout, torch.bfloat16, 16, CAPTURE))
+compiler, counts, said = Never(1), [], []
+while (scene := compiler.note(lambda: next(scenes, None))) is not None:
+    said.append(scene)
+    counts.append(compiler.count)
+names = [kernel.fn.__name__ for kernel in compiler._kernels for _ in (kernel.device_caches or {0: [{}]})[0][0]]
+assert said[0] == "start" and said[-1] == "last room", said
+missing = {"_prefill", "_join", "_decode", "_merge", "_one_token", "_some_tokens", "_prologue", "_rms_norm",
+           "_add_rms_norm", "_best_of_part", "_best_of_parts"} - set(names)
+assert not missing, missing
+assert counts[0] == len(names) - ROOMS_ADD, (counts, names)
+assert names.count("_decode") == 2  # with a window and without
+assert not {"torch._dynamo", "sympy", "torch._inductor"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_all_kernels_of_a_start_are_noted(capture, tmp_path):
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    rooms = "(counts[-1] - counts[0])"
+    code = SCRIPT.replace("CAPTURE", str(capture)).replace("ROOMS_ADD", rooms)
+    code += f"assert {'counts[-1] > counts[0]' if capture else 'len(counts) == 2'}, counts\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not list(tmp_path.iterdir())  # nothing was compiled here
+
+
+class Compiler:
+    """Runs what it is to note."""
+
+    def __init__(self):
+        self.calls = 0
+        self.closed = False
+        self.blocked = None
+
+    def note(self, work):
+        self.calls += 1
+        if self.blocked is not None and self.calls > 1:
+            self.blocked.wait(10)
+        return work()
+
+    def close(self):
+        self.closed = True
+
+
+def part():
+    return Part(arch(), resolved(), layout(), torch.float32, 4, True)
+
+
+def arch():
+    attention = Attention(num_heads=2, num_kv_heads=1, head_dim=8, scale=1.0, rope=Rope(dim=8))
+    layers = tuple([Layer(attention=attention, mlp=Mlp(intermediate_size=16))] * 3)
+    return Architecture(
+        family="toy", vocab_size=50, hidden_size=16, layers=layers, max_position=64, dtype="float32", norm_eps=1e-6
+    )
+
+
+def test_the_first_scene_is_waited_for_and_the_others_are_not(monkeypatch):
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: iter(["start", "room", "room"]))
+    compiler = Compiler()
+    compiler.blocked = threading.Event()
+    played = Rehearsal(SimpleNamespace(), part(), compiler)
+    played.first_done()
+    played.close()
+    assert compiler.closed
+    compiler.blocked.set()
+
+
+def test_a_rehearsal_that_fails_holds_nobody_up(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("torch has changed")
+        yield
+
+    monkeypatch.setattr(rehearsal, "rehearse", fails)
+    Rehearsal(SimpleNamespace(), part(), Compiler()).first_done()
+
+
+def test_layers_are_rehearsed_until_all_kinds_were_seen():
+    plain = arch()
+    assert rehearsal._enough(plain) == 2
+    other = Layer(attention=plain.layers[0].attention, mlp=Mlp(intermediate_size=32))
+    mixed = Architecture(
+        **{name: getattr(plain, name) for name in plain.__struct_fields__} | {"layers": (*plain.layers, other, other)}
+    )
+    assert rehearsal._enough(mixed) == 5
+    single = Architecture(
+        **{name: getattr(plain, name) for name in plain.__struct_fields__} | {"layers": plain.layers[:1]}
+    )
+    assert rehearsal._enough(single) == 1
+
+
+def test_the_reference_has_nothing_to_compile():
+    assert reference(torch.device("cpu")).compiler is None
