@@ -15,7 +15,7 @@ from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
-from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
+from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepared_rows
 from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -46,12 +46,14 @@ def paged_attention(
     q: torch.Tensor, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     plan = step_plan(meta, q, kv.shape[2], window, softcap)
+    if plan.fresh and plan.fresh[0].length == q.shape[0]:
+        return fresh_attention(q, plan.fresh[0], scale).contiguous()
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if plan.decode is not None:
         decode_attention(q, kv, meta, plan.decode, out, scale, window, softcap)
     for row in plan.fresh:
-        fresh_attention(q, kv, meta, row, out, scale)
+        out[row.start : row.start + row.length] = fresh_attention(q, row, scale)
     if plan.cu_tiles is not None:
         busy = num_programs(q.device) // PREFILL_SHARE
         prefill_attention(q, kv, meta, plan.cu_tiles, plan.max_tiles, busy, out, scale, window, softcap)
@@ -79,7 +81,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     programs = num_programs(q.device)
     rows = query_lens.size
-    fresh = fresh_rows(q, query_lens, seq_lens) if plain else []
+    fresh = prepared_rows(meta) if plain else []
     tiled = query_lens.copy()
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 3, dtype=np.int32)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
@@ -15,7 +16,7 @@ from octavo.kernels.ref.act import act_mul as ref_act_mul
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
 from octavo.kernels.triton import attention as attention_module
-from octavo.kernels.triton import attention_prefill, prologue
+from octavo.kernels.triton import attention_fresh, attention_prefill, prologue
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import paged_attention
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -225,14 +226,63 @@ def test_cache_beyond_32_bit_offsets() -> None:
     torch.testing.assert_close(got.float(), want, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("heads", [(4, 2, 64), (3, 1, 128)], ids=str)
+@pytest.mark.parametrize("query_lens", [[21], [1, 16, 3, 33], [16, 1], [5, 40]], ids=str)
+def test_fresh_rows_are_computed_without_the_cache(heads, query_lens, monkeypatch) -> None:
+    """By plain torch in cuDNN's place, which sees what cuDNN would: strided, padded, the rows side by side."""
+    torch.manual_seed(7)
+    heads, kv_heads, dim = heads
+    monkeypatch.setattr(attention_fresh, "LEAST", 16)
+    monkeypatch.setattr(attention_fresh, "STEP", 8)
+    monkeypatch.setattr(attention_fresh, "_able", lambda *_: True)
+    seen = []
+
+    def dense(query, key, value, scale):
+        seen.append(query.shape[2])
+        assert not key.isnan().any()
+        assert not value.isnan().any()
+        made = torch.empty_like(query)
+        return made.copy_(
+            F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+        )
+
+    monkeypatch.setattr(attention_fresh, "dense_attention", dense)
+    seq_lens = [length if length >= 16 else length + 9 for length in query_lens]
+    meta = make_meta(query_lens, seq_lens, 4)
+    kv = make_cache(meta, kv_heads, dim, torch.float32)
+    other = kv.clone()
+    qkv = torch.randn(sum(query_lens), (heads + 2 * kv_heads) * dim, device=DEVICE)
+    weights = [torch.randn(dim, device=DEVICE) for _ in range(2)]
+    cos_sin = torch.randn(64, dim, device=DEVICE)
+    for _ in range(2):  # the second layer writes where the first did
+        projected = Projected(qkv, *weights, 1e-6, cos_sin, meta.positions, heads, kv_heads, dim)
+        q = qkv_prologue(projected, kv, meta)
+        want_q = ref_prologue.qkv_prologue(projected, other, meta)
+        torch.testing.assert_close(q, want_q, **tolerance(torch.float32))
+        torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(torch.float32))
+        got = paged_attention(q, kv, meta, 0.1, None, None)
+        want = ref_attention.paged_attention(want_q.cpu(), other.cpu(), on_cpu(meta), 0.1, None, None)
+        torch.testing.assert_close(got.cpu(), want, **tolerance(torch.float32))
+        windowed = paged_attention(q, kv, meta, 0.1, 9, None)
+        want = ref_attention.paged_attention(want_q.cpu(), other.cpu(), on_cpu(meta), 0.1, 9, None)
+        torch.testing.assert_close(windowed.cpu(), want, **tolerance(torch.float32))
+        qkv = torch.randn_like(qkv)
+    fresh = [-(-length // 8) * 8 for length in query_lens if length >= 16]
+    assert seen == fresh * 2
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="long prompts go to cuDNN on a CUDA device only")
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 128), (14, 2, 64)])
 def test_long_fresh_prompts(heads, kv_heads, dim) -> None:
     torch.manual_seed(6)
-    meta = make_meta([1, 1500, 3, 1027], [700, 1500, 900, 1027], 16)
-    kv = make_cache(meta, kv_heads, dim, torch.bfloat16)
-    q = torch.randn(sum(meta.query_lens), heads, dim, device=DEVICE).to(torch.bfloat16)
-    got = paged_attention(q, kv, meta, dim**-0.5, None, None)
-    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
-    torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)
+    for query_lens, seq_lens in (([1, 1500, 3, 1027], [700, 1500, 900, 1027]), ([1100], [1100])):
+        meta = make_meta(query_lens, seq_lens, 16)
+        kv = make_cache(meta, kv_heads, dim, torch.bfloat16)
+        qkv = torch.randn(sum(query_lens), (heads + 2 * kv_heads) * dim, device=DEVICE).to(torch.bfloat16)
+        q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, heads, kv_heads, dim), kv, meta)
+        got = paged_attention(q, kv, meta, dim**-0.5, None, None)
+        assert meta.scratch["triton:fresh"]
+        assert got.is_contiguous()
+        want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
+        torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)
