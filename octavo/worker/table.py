@@ -4,7 +4,7 @@ Owner of the token lines, the block tables and the sampling columns. A plan's di
 scatter writes out of one packed copy; nothing is read back. The host keeps only what it needs to lay out a step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from octavo.worker.staging import Ints, Stager, ints
 
 # The token sampled last stands one place behind the longest context; a step in flight may draw one more.
 _LOOKAHEAD = 8
+LONG = 2048  # tokens from which a row's line is copied as one piece, rather than by places
 
 
 class RequestTable:
@@ -64,17 +65,22 @@ class RequestTable:
             return
         self._check(plan)
         fresh, lines = self._added(plan.added)
-        token_index, token_values = self._token_writes(plan.added)
+        values = {each.row: self._token_values(each) for each in plan.added}
+        long = {row: tokens for row, tokens in values.items() if tokens.size >= LONG}
+        token_index, token_values = self._token_writes({row: values[row] for row in values if row not in long})
         block_index, block_values = self._block_writes(plan.added, plan.new_blocks)
         staged = self._stager.send(
-            [fresh, lines, *_split(token_index), token_values, *_split(block_index), block_values]
+            [fresh, lines, *_split(token_index), token_values, *_split(block_index), block_values, *long.values()]
         )
         if plan.added:
             rows = staged[0].long()
             self.tokens.index_fill_(0, rows, 0)
             self.blocks.index_fill_(1, rows, 0)
             self.columns.index_copy_(0, rows, staged[1].view(-1, WIDTH))
-            self.tokens.view(-1).index_copy_(0, _join(staged[2], staged[3]), staged[4])
+            if token_values.size:
+                self.tokens.view(-1).index_copy_(0, _join(staged[2], staged[3]), staged[4])
+            for row, line in zip(long, staged[8:]):
+                self.tokens[row, : line.shape[0]] = line
         if block_values.size:
             self.blocks.view(-1).index_copy_(0, _join(staged[5], staged[6]), staged[7])
 
@@ -110,16 +116,17 @@ class RequestTable:
         lines = [pack(each.sampling, each.num_prompt) for each in added]
         return rows, np.stack(lines) if lines else np.zeros((0, WIDTH), dtype=np.int32)
 
-    def _token_writes(self, added: Sequence[AddedRow]) -> tuple[npt.NDArray[np.int64], Ints]:
-        """Flat places in `tokens`, and what goes there. Ids that no embedding has become 0 and spoil the row."""
-        places, values = [], []
-        for each in added:
-            tokens = np.asarray(each.tokens, dtype=np.int64)
-            legal = (tokens >= 0) & (tokens < self.vocab_size)
-            self.spoiled[each.row] = not legal.all()
-            values.append(np.where(legal, tokens, 0).astype(np.int32))
-            places.append(each.row * self.width + np.arange(tokens.size))
-        return _concat(places), np.concatenate(values) if values else ints([])
+    def _token_values(self, added: AddedRow) -> Ints:
+        """Its tokens; ids that no embedding has become 0 and spoil the row."""
+        tokens = np.asarray(added.tokens)
+        illegal = (tokens < 0) | (tokens >= self.vocab_size)
+        self.spoiled[added.row] = spoiled = bool(illegal.any())
+        return np.where(illegal, 0, tokens).astype(np.int32) if spoiled else tokens.astype(np.int32)
+
+    def _token_writes(self, values: Mapping[int, Ints]) -> tuple[npt.NDArray[np.int64], Ints]:
+        """Flat places in `tokens`, and what goes there, for the tokens by row."""
+        places = [row * self.width + np.arange(tokens.size) for row, tokens in values.items()]
+        return _concat(places), np.concatenate(list(values.values())) if values else ints([])
 
     def _block_writes(self, added: Sequence[AddedRow], new: Sequence[NewBlocks]) -> tuple[npt.NDArray[np.int64], Ints]:
         """Flat places in `blocks`, and what goes there."""
