@@ -76,7 +76,7 @@ class Schema(Generic[T]):
         """`silent`: fields accepted without effect on the answer, and so not reported as ignored."""
         self._decoder = msgspec.json.Decoder(struct)
         closed = msgspec.defstruct(struct.__name__, [], bases=(struct,), kw_only=True, forbid_unknown_fields=True)
-        self._closed = msgspec.json.Decoder(closed)
+        self._closed: msgspec.json.Decoder[T] = msgspec.json.Decoder(closed)
         self._top = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._known = frozenset(struct.__struct_encode_fields__) | silent
 

@@ -41,12 +41,14 @@ def build_runner(
     *,
     kv_dtype: torch.dtype | None = None,
     capture: bool = False,
+    group: int = 1,
     zeros: Empty | None = None,
 ) -> Runner:
     """A runner over a model whose weights are loaded; allocates the KV cache and the request table.
 
     `kv_dtype` is the cache's type where it is not the model's.
     `zeros` gives the cache's memory; unset, the platform does.
+    `group`: query heads that share a KV head.
     `capture`: keep steps as captured device work, where the operations can.
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
@@ -63,7 +65,7 @@ def build_runner(
         spec = layout.groups[0].spec
         launcher = CapturedLauncher(
             platform=platform,
-            ahead=ops.ahead(spec.num_kv_heads, spec.head_dim, dtype.itemsize),
+            ahead=ops.ahead(group, spec.num_kv_heads, spec.head_dim, dtype.itemsize),
             table=table,
             stager=stager,
             model=model,

@@ -207,6 +207,7 @@ class Worker:
             self._resolved,
             self._arch.vocab_size,
             capture=not self._config.device.enforce_eager,
+            group=max(layer.attention.num_heads // layer.attention.num_kv_heads for layer in self._arch.layers),
             kv_dtype=self._kv_dtype,
             zeros=zeros,
         )

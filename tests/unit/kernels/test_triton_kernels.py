@@ -3,12 +3,14 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from octavo.kernels.ahead import Room
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.ref import attention as ref_attention
 from octavo.kernels.ref import prologue as ref_prologue
@@ -133,10 +135,42 @@ def test_few_queries_over_a_long_past_share_it_out(
     meta = make_meta(query_lens, seq_lens, block)
     kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
-    assert attention_prefill.max_pieces(q.shape[0], heads, dtype.itemsize, dim, 256) == 16
+    queries = attention_prefill.queries_of(q.shape[0], heads // kv_heads, dtype.itemsize, dim)
+    assert attention_prefill.max_pieces(q.shape[0], kv_heads, queries, 256) == 32
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("programs", [8, 512])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 2), (2, 2)])
+def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
+    """A room with more rows and tokens than the step has: what is planned on the host finds its places."""
+    monkeypatch.setattr(attention_module, "num_programs", lambda _: programs)
+    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    torch.manual_seed(9)
+    room, query_lens, seq_lens = Room(6, 40, mixed=True), [3, 1, 20], [300, 90, 33]
+    used, dim = sum(query_lens), 64
+    meta = make_meta(query_lens, seq_lens, 16)
+    kv = make_cache(meta, kv_heads, dim, torch.float32)
+    q = torch.randn(room.tokens, heads, dim, device=DEVICE)
+    want = ref_attention.paged_attention(q[:used].cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
+    pad = room.rows - len(query_lens)
+    ahead = replace(
+        meta,
+        block_table=F.pad(meta.block_table, (0, 0, 0, pad)),
+        query_start=F.pad(meta.query_start, (0, pad), value=used),
+        seq_lens=F.pad(meta.seq_lens, (0, pad)),
+        query_lens=[],
+        seq_lens_host=[],
+        scratch={},
+    )
+    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
+    plan = np.zeros(ops.places(room), dtype=np.int32)
+    ops.plan(plan, room, np.array(query_lens), np.array(seq_lens), None)
+    ops.attach(ahead, room, None, torch.from_numpy(plan).to(DEVICE))
+    got = paged_attention(q, kv, ahead, 0.125, None, None)
+    torch.testing.assert_close(got[:used].cpu(), want, **tolerance(torch.float32))
 
 
 def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
@@ -149,7 +183,8 @@ def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
     want = ref_attention.paged_attention(q.cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
     out = torch.full((93, 4, 64), 7.0, device=DEVICE)
     cu_tiles = torch.tensor([0, 0, 1], dtype=torch.int32, device=DEVICE)
-    attention_prefill.prefill_attention(q, kv, meta, cu_tiles, 1, 256, out, 0.125, None, None)
+    tiles = attention_prefill.Tiles(cu_tiles, 1, 16)
+    attention_prefill.prefill_attention(q, kv, meta, tiles, 256, out, 0.125, None, None)
     assert (out[:90] == 7.0).all()
     torch.testing.assert_close(out[90:].cpu(), want[90:], **tolerance(torch.float32))
 

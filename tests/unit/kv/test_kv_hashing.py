@@ -41,7 +41,7 @@ def test_growing_gives_the_same_digests(tokens: list[int], block_size: int, stop
 
 
 def test_a_known_beginning_is_not_hashed_again(monkeypatch) -> None:
-    """Prompts that share a beginning, in every order of lengths: the digests are those of a chain that knows nothing."""
+    """Prompts that share a beginning, in any order: the digests are those of a chain that knows nothing."""
     monkeypatch.setattr(hashing, "STRIDE", 2)
     monkeypatch.setattr(hashing, "LONGEST", 6)
     trails, rng = Trails(capacity=3), random.Random(0)
