@@ -16,7 +16,7 @@ the device and each layer writes all keys and values of a step before it reads a
 from collections.abc import Container, Iterable, Sequence
 
 from octavo.base.specs import KVLayout
-from octavo.kv.hashing import HashChain, chain_seed
+from octavo.kv.hashing import HashChain, Trails, chain_seed
 from octavo.kv.holding import Grant, Holding, Match
 from octavo.kv.policy import policy_for
 from octavo.kv.pool import BlockPool
@@ -35,6 +35,7 @@ class KVManager:
         self._sliding = [entry for group, entry in kinds if group.spec.window is not None]
         self.index = PrefixIndex(self.policies, layout.num_blocks)
         self.pool = BlockPool(layout.num_blocks, self.index.forget)
+        self._trails = Trails()
         self.capacity = 0  # over all holdings, shared blocks counted once for each that holds them
 
     # --- facts
@@ -53,7 +54,7 @@ class KVManager:
 
     def hold(self, cache_salt: str = "") -> Holding:
         """An empty holding for a new request."""
-        return Holding(self.num_groups, HashChain(self.block_size, chain_seed(cache_salt)))
+        return Holding(self.num_groups, HashChain(self.block_size, chain_seed(cache_salt), self._trails))
 
     def match(self, holding: Holding, tokens: Sequence[int]) -> Match:
         """The longest known prefix of `tokens`, always short of the last one, whose logits are needed."""

@@ -76,6 +76,11 @@ class Architecture(Struct, frozen=True, kw_only=True):
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
+    @property
+    def query_group(self) -> int:
+        """Most query heads of a layer that share a KV head."""
+        return max(layer.attention.num_heads // layer.attention.num_kv_heads for layer in self.layers)
+
     def kv_specs(self) -> list[KVSpec]:
         """One a layer, in order."""
         return [

@@ -4,6 +4,7 @@ Strict means no coercion anywhere: ``"0.5"`` is not a number, ``1.0`` and ``1E+2
 ``NaN`` and ``Infinity`` are not JSON, ``1e400`` is out of range. Of a repeated key the last one counts.
 """
 
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -30,7 +31,8 @@ def check_shape(body: bytes, limits: LimitsConfig) -> None:
     """
     brackets = body.count(b"[") + body.count(b"{")
     quotes = body.count(b'"')
-    few = quotes <= min(MAX_STRINGS, 2 * limits.max_json_keys) and body.count(b",") < MAX_VALUES
+    few = quotes <= min(MAX_STRINGS, 2 * limits.max_json_keys)
+    few = few and (len(body) < MAX_VALUES or body.count(b",") < MAX_VALUES)
     if brackets <= limits.max_json_depth and few:
         return
     rest = _outside_strings(body)
@@ -73,12 +75,16 @@ class Schema(Generic[T]):
     def __init__(self, struct: type[T], silent: frozenset[str] = frozenset()) -> None:
         """`silent`: fields accepted without effect on the answer, and so not reported as ignored."""
         self._decoder = msgspec.json.Decoder(struct)
+        closed = msgspec.defstruct(struct.__name__, [], bases=(struct,), kw_only=True, forbid_unknown_fields=True)
+        self._closed: msgspec.json.Decoder[T] = msgspec.json.Decoder(closed)
         self._top = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._known = frozenset(struct.__struct_encode_fields__) | silent
 
     def decode(self, body: bytes, limits: LimitsConfig = LimitsConfig()) -> tuple[T, dict[str, msgspec.Raw]]:  # noqa: B008 - frozen
         """The struct, and the fields it does not know as raw JSON."""
         check_shape(body, limits)
+        with suppress(msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return self._closed.decode(body), {}  # most bodies: one pass tells that there is nothing unknown
         try:
             top = self._top.decode(body)
             if len(top) > MAX_TOP_KEYS:

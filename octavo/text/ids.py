@@ -1,7 +1,7 @@
 """Looking at many token ids at once, at the speed of C: a long prompt has tens of thousands."""
 
-from array import array
-from typing import Any
+from functools import cache
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,10 +19,15 @@ def are_numbers(ids: Any) -> bool:
 
 def are_below(ids: Any, bound: int) -> bool:
     """Whether this is a list of whole numbers from 0 to below `bound`."""
-    if not are_numbers(ids):
+    if not isinstance(ids, list):
         return False
     try:
-        array("I", ids)  # none is negative, nor beyond 32 bits
-    except OverflowError:
+        msgspec.convert(ids, _below(bound))
+    except msgspec.ValidationError:
         return False
-    return not ids or max(ids) < bound
+    return True
+
+
+@cache
+def _below(bound: int) -> Any:
+    return list[Annotated[int, msgspec.Meta(ge=0, lt=bound)]]

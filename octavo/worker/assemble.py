@@ -41,12 +41,14 @@ def build_runner(
     *,
     kv_dtype: torch.dtype | None = None,
     capture: bool = False,
+    group: int = 1,
     zeros: Empty | None = None,
 ) -> Runner:
     """A runner over a model whose weights are loaded; allocates the KV cache and the request table.
 
     `kv_dtype` is the cache's type where it is not the model's.
     `zeros` gives the cache's memory; unset, the platform does.
+    `group`: query heads that share a KV head.
     `capture`: keep steps as captured device work, where the operations can.
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
@@ -58,7 +60,9 @@ def build_runner(
     kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
     head = GenerateHead(model)
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
-    launcher = captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved) if capture else eager
+    launcher: Launcher = eager
+    if capture:
+        launcher = captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved, group=group)
     return Runner(
         platform=platform,
         stager=stager,
@@ -81,6 +85,8 @@ def captured(
     kv: list[Tensor],
     eager: EagerLauncher,
     resolved: Resolved,
+    *,
+    group: int,
 ) -> Launcher:
     """A launcher of captured steps over an eager one; that one itself where the operations cannot be captured."""
     if ops.ahead is None:
@@ -88,7 +94,7 @@ def captured(
     spec = layout.groups[0].spec
     return CapturedLauncher(
         platform=platform,
-        ahead=ops.ahead(spec.num_kv_heads, spec.head_dim, kv[0].dtype.itemsize),
+        ahead=ops.ahead(group, spec.num_kv_heads, spec.head_dim, kv[0].dtype.itemsize),
         table=table,
         stager=stager,
         model=model,

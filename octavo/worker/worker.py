@@ -236,6 +236,7 @@ class Worker:
             self._resolved,
             self._arch.vocab_size,
             capture=not self._config.device.enforce_eager,
+            group=self._arch.query_group,
             kv_dtype=self._kv_dtype,
             zeros=zeros,
         )

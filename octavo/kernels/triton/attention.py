@@ -6,6 +6,7 @@ Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,8 @@ from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
-from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, fresh_rows
-from octavo.kernels.triton.attention_prefill import prefill_attention, query_tile
+from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepared_rows
+from octavo.kernels.triton.attention_prefill import Tiles, max_tiles, prefill_attention, queries_of
 from octavo.kernels.triton.target import target_here
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -28,8 +29,7 @@ class StepPlan:
     """Chunks of the rows of one query, and tiles of the others; None: the step has no such rows."""
 
     decode: DecodePlan | None
-    cu_tiles: torch.Tensor | None  # int32 [R + 1]
-    max_tiles: int
+    tiles: Tiles | None
     fresh: list[FreshRow] = field(default_factory=list)
 
 
@@ -39,23 +39,24 @@ class PlanAhead:
 
     cu_chunks: torch.Tensor
     chunk: torch.Tensor
-    cu_tiles: torch.Tensor | None
-    max_tiles: int
+    tiles: Tiles | None
 
 
 def paged_attention(
     q: torch.Tensor, kv: torch.Tensor, meta: AttentionMeta, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
     """As `PagedAttention` in kernels/ops: ``[T, H, D] -> [T, H, D]``."""
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     plan = step_plan(meta, q, kv.shape[2], window, softcap)
+    if plan.fresh and plan.fresh[0].length == q.shape[0]:
+        return fresh_attention(q, plan.fresh[0], scale).contiguous()
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if plan.decode is not None:
         decode_attention(q, kv, meta, plan.decode, out, scale, window, softcap)
     for row in plan.fresh:
-        fresh_attention(q, kv, meta, row, out, scale)
-    if plan.cu_tiles is not None:
+        out[row.start : row.start + row.length] = fresh_attention(q, row, scale)
+    if plan.tiles is not None:
         busy = num_programs(q.device) // PREFILL_SHARE
-        prefill_attention(q, kv, meta, plan.cu_tiles, plan.max_tiles, busy, out, scale, window, softcap)
+        prefill_attention(q, kv, meta, plan.tiles, busy, out, scale, window, softcap)
     return out
 
 
@@ -80,19 +81,20 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     programs = num_programs(q.device)
     rows = query_lens.size
-    fresh = fresh_rows(q, query_lens, seq_lens) if plain else []
+    fresh = prepared_rows(meta) if plain else []
     tiled = query_lens.copy()
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 3, dtype=np.int32)
     cu_chunks, chunk, cu_tiles = packed[: rows + 1], packed[rows + 1 : rows + 2], packed[rows + 2 :]
     chunk[0] = _fill_chunks(cu_chunks, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
-    _fill_tiles(cu_tiles, tiled, query_tile(q.dtype.itemsize, q.shape[2]))
+    queries = queries_of(q.shape[0], q.shape[1] // num_kv_heads, q.dtype.itemsize, q.shape[2])
+    _fill_tiles(cu_tiles, tiled, queries)
     device = _upload(packed, q.device)
     decode = None
     if cu_chunks[-1]:
         decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q)
-    tiles = int(cu_tiles[-1])
-    return StepPlan(decode, device[rows + 2 :] if tiles else None, tiles, fresh)
+    count = int(cu_tiles[-1])
+    return StepPlan(decode, Tiles(device[rows + 2 :], count, queries) if count else None, fresh)
 
 
 def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan:
@@ -100,7 +102,7 @@ def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan
     rows = ahead.cu_chunks.shape[0] - 1
     most = chunk_capacity(rows, programs, num_kv_heads)
     decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q)
-    return StepPlan(decode, ahead.cu_tiles, ahead.max_tiles)
+    return StepPlan(decode, ahead.tiles)
 
 
 def _decode_plan(cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor) -> DecodePlan:
@@ -111,11 +113,11 @@ def _decode_plan(cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: to
 
 
 class TritonAhead:
-    """`AheadOps` for one shape of KV heads."""
+    """`AheadOps` for one shape of heads."""
 
-    def __init__(self, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
+    def __init__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
         self._num_kv_heads = num_kv_heads
-        self._tile = query_tile(dtype_bytes, head_dim)
+        self._queries = partial(queries_of, group=group, dtype_bytes=dtype_bytes, head_dim=head_dim)
         self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 
     def places(self, room: Room) -> int:
@@ -129,14 +131,16 @@ class TritonAhead:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:
             tiles = out[rows + 2 :]
-            _fill_tiles(tiles[: used + 1], query_lens, self._tile)
+            _fill_tiles(tiles[: used + 1], query_lens, self._queries(room.tokens))
             tiles[used + 1 :] = tiles[used]
 
     def attach(self, meta: AttentionMeta, room: Room, window: int | None, plan: torch.Tensor) -> None:
         rows = room.rows
-        tiles = plan[rows + 2 :] if room.mixed else None
-        most = room.tokens // self._tile + rows if room.mixed else 0
-        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles, most)
+        tiles = None
+        if room.mixed:
+            queries = self._queries(room.tokens)
+            tiles = Tiles(plan[rows + 2 :], max_tiles(room.tokens, rows, queries), queries)
+        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles)
 
     def stage(
         self,

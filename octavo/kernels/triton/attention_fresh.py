@@ -1,51 +1,98 @@
 """Long prompts computed whole: all they see lies in this step, so cuDNN's dense attention serves, at twice the speed.
 
-Keys and values are gathered from the cache, where the prologue has just put them: little beside the product.
-Legend: T tokens, H heads, D head dim, B block size, N blocks, S tokens of the prompt.
+The prologue leaves keys and values of such a row side by side too, in a buffer that the step's layers share. cuDNN
+takes tens of milliseconds of host time to plan for a length it has not seen, so rows are padded to a multiple of
+`STEP`: behind them are zeros as keys, which no query of theirs sees, and whatever stands there as queries, whose
+results are dropped.
+Legend: T tokens, H heads, D head dim, S tokens of a row with its padding.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor
 
 from octavo.kernels.context import AttentionMeta
 
 LEAST = 1024  # shorter prompts gain too little for a launch of their own
+STEP = 512
+_KEY = "triton:fresh"
 
 
 @dataclass(frozen=True, slots=True)
 class FreshRow:
-    """A row without a past: its place among the rows, its first token in T, its length."""
+    """A row without a past: its place among the rows, its first token in T, its length, and where the layer at hand
+    has its keys and values, ``[2, S, H_kv, D]``."""
 
     index: int
     start: int
     length: int
+    own: Tensor
 
 
-def fresh_rows(q: torch.Tensor, query_lens: npt.NDArray[np.int64], seq_lens: npt.NDArray[np.int64]) -> list[FreshRow]:
-    """The rows of a step that this way is for."""
-    if q.device.type != "cuda" or q.dtype == torch.float32 or q.shape[2] not in (64, 128):
-        return []
+def fresh_rows(meta: AttentionMeta, qkv: Tensor, num_kv_heads: int, head_dim: int) -> list[FreshRow]:
+    """The rows of a step that this way is for; their buffers are made when the first layer asks."""
+    known = meta.scratch.get(_KEY)
+    if known is None:
+        known = meta.scratch[_KEY] = _found(meta, qkv, num_kv_heads, head_dim) if _able(qkv, head_dim) else []
+    assert isinstance(known, list)
+    return known
+
+
+def prepared_rows(meta: AttentionMeta) -> list[FreshRow]:
+    """Those of `fresh_rows`, if the prologue has asked for them."""
+    known = meta.scratch.get(_KEY, [])
+    assert isinstance(known, list)
+    return known
+
+
+def query_places(rows: list[FreshRow], tokens: int) -> int:
+    """Tokens for which the queries need room: the padding of the last row may reach beyond T."""
+    return max([tokens, *(row.start + row.own.shape[1] for row in rows)])
+
+
+def fresh_attention(q: Tensor, row: FreshRow, scale: float) -> Tensor:
+    """Causal attention of one fresh row, ``[length, H, D]``. q: this step's ``[T, H, D]``, with `query_places`."""
+    places, line = row.own.shape[1], q.stride(0)
+    shape, strides = (1, places, *q.shape[1:]), (places * line, *q.stride())
+    query = q.as_strided(shape, strides, q.storage_offset() + row.start * line).transpose(1, 2)
+    key, value = row.own.transpose(1, 2).split(1)
+    result = dense_attention(query, key, value, scale)
+    return result[0].transpose(0, 1)[: row.length]
+
+
+def dense_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Causal ``[1, H, S, D], [1, H_kv, S, D] x 2 -> [1, H, S, D]``, of the same layout in memory as the queries."""
+    if prefers_cudnn():
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+            query, key, value, None, False, 0.0, True, False, scale=scale
+        )
+    else:
+        found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, True, False, scale=scale)
+    result: Tensor = found[0]
+    return result
+
+
+@cache
+def prefers_cudnn() -> bool:
+    """cuDNN's kernels are the faster ones from Hopper on; before it torch's own FlashAttention is as fast."""
+    return torch.cuda.get_device_capability() >= (9, 0) and torch.backends.cudnn.is_available()
+
+
+def _able(qkv: Tensor, head_dim: int) -> bool:
+    return qkv.device.type == "cuda" and qkv.dtype != torch.float32 and head_dim in (64, 128)
+
+
+def _found(meta: AttentionMeta, qkv: Tensor, num_kv_heads: int, head_dim: int) -> list[FreshRow]:
+    query_lens = np.asarray(meta.query_lens, dtype=np.int64)
+    seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     ends = np.cumsum(query_lens)
-    found = np.flatnonzero((query_lens == seq_lens) & (query_lens >= LEAST))
-    return [FreshRow(int(i), int(ends[i] - query_lens[i]), int(query_lens[i])) for i in found]
-
-
-def fresh_attention(
-    q: torch.Tensor, kv: torch.Tensor, meta: AttentionMeta, row: FreshRow, out: torch.Tensor, scale: float
-) -> None:
-    """Causal attention of one fresh row: its part of q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``."""
-    tokens = slice(row.start, row.start + row.length)
-    blocks = meta.block_table[row.index, : -(-row.length // meta.block_size)]
-    kv_heads, dim = kv.shape[2], kv.shape[4]
-    # [blocks, 2, H_kv, B, D] -> two of [1, H_kv, S, D]
-    gathered = kv.index_select(0, blocks).permute(1, 2, 0, 3, 4).reshape(2, kv_heads, -1, dim)
-    key, value = gathered[0:1, :, : row.length], gathered[1:2, :, : row.length]
-    query = q[tokens].transpose(0, 1).unsqueeze(0)
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
-        result = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
-    out[tokens] = result[0].transpose(0, 1)
+    rows = []
+    for index in np.flatnonzero((query_lens == seq_lens) & (query_lens >= LEAST)).tolist():
+        length = int(query_lens[index])
+        own = qkv.new_empty((2, -(-length // STEP) * STEP, num_kv_heads, head_dim))
+        own[:, length:].zero_()
+        rows.append(FreshRow(index, int(ends[index]) - length, length, own))
+    return rows

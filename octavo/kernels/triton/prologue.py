@@ -2,6 +2,8 @@
 
 Few tokens: a program takes one token and one KV head with the query heads that share it, so even a batch of one
 spreads over H_kv multiprocessors. Many tokens: a program takes a token whole, which starts fewer programs.
+Rows that attention computes without the cache (attention_fresh) have a launch each, which leaves their keys and values
+side by side as well.
 Legend: T tokens, H heads, G query heads a KV head, D head dim, B block size, N blocks.
 """
 
@@ -10,6 +12,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta, Projected
+from octavo.kernels.triton.attention_fresh import fresh_rows, query_places
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
 
 MANY = 512  # tokens from which a program takes all heads of one
@@ -51,7 +54,8 @@ def norm_rotate(ptr, weight_ptr, head, heads, cos, sin, partner, sign, column, e
     return x * cos[None, :] + other * (sign * sin)[None, :]
 
 
-@triton.jit
+# One number more before a row, and the pointers behind it are aligned otherwise: no reason to compile anew.
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr", "rope_index_ptr"])
 def _prologue(
     qkv_ptr,
     q_norm_ptr,
@@ -61,10 +65,12 @@ def _prologue(
     slots_ptr,
     rope_index_ptr,
     q_out_ptr,
+    own_ptr,
     stride_qkv,
     stride_block,
     stride_half,
     stride_head,
+    stride_own,
     eps,
     NORM: tl.constexpr,
     ROTARY: tl.constexpr,
@@ -77,6 +83,7 @@ def _prologue(
     B: tl.constexpr,
     Q_PAD: tl.constexpr,
     KV_PAD: tl.constexpr,
+    OWN: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * MINE  # of the KV heads
@@ -101,30 +108,57 @@ def _prologue(
     kind = kv_ptr.dtype.element_ty
     tl.store(target + column[None, :], k.to(kind), mask=inside)
     tl.store(target + stride_half + column[None, :], v.to(kind), mask=inside)
+    if OWN:
+        own = own_ptr + (token * H_KV + first + head[:, None]) * D + column[None, :]
+        tl.store(own, k.to(own_ptr.dtype.element_ty), mask=inside)
+        tl.store(own + stride_own, v, mask=inside)
 
 
 def qkv_prologue(projected: Projected, kv: torch.Tensor, meta: AttentionMeta) -> torch.Tensor:
     """As `QkvPrologue` in kernels/ops: ``[T, (H + 2 H_kv) D] -> [T, H, D]``."""
     p, tokens = projected, projected.qkv.shape[0]
-    q = torch.empty((tokens, p.num_heads, p.head_dim), dtype=p.qkv.dtype, device=p.qkv.device)
-    if not tokens:
-        return q
+    fresh = fresh_rows(meta, p.qkv, p.num_kv_heads, p.head_dim)
+    places = query_places(fresh, tokens)
+    q = torch.empty((places, p.num_heads, p.head_dim), dtype=p.qkv.dtype, device=p.qkv.device)
+    done = 0
+    for row in fresh:
+        _launch(p, kv, meta, q, done, row.start, None)
+        done = row.start + row.length
+        _launch(p, kv, meta, q, row.start, done, row.own)
+    _launch(p, kv, meta, q, done, tokens, None)
+    return q[:tokens]
+
+
+def _launch(
+    p: Projected,
+    kv: torch.Tensor,
+    meta: AttentionMeta,
+    q: torch.Tensor,
+    begin: int,
+    end: int,
+    own: torch.Tensor | None,
+) -> None:
+    """Tokens ``begin .. end`` of T; own ``[2, S, H_kv, D]``: where their keys and values go as well."""
+    if begin == end:
+        return
+    qkv, q_norm, k_norm, cos_sin, rope_index = operands(p)
     group = p.num_heads // p.num_kv_heads
-    mine = p.num_kv_heads if tokens >= MANY else 1
-    pointers = operands(p)
-    _prologue[(tokens, p.num_kv_heads // mine)](
-        pointers[0],
-        pointers[1],
-        pointers[2],
-        pointers[3],
+    mine = p.num_kv_heads if end - begin >= MANY else 1
+    _prologue[(end - begin, p.num_kv_heads // mine)](
+        qkv[begin:],
+        q_norm,
+        k_norm,
+        cos_sin,
         kv,
-        meta.slots,
-        pointers[4],
-        q,
-        p.qkv.stride(0),
+        meta.slots[begin:],
+        rope_index[begin:],
+        q[begin:],
+        q if own is None else own,
+        qkv.stride(0),
         kv.stride(0),
         kv.stride(1),
         kv.stride(2),
+        0 if own is None else own.stride(0),
         p.eps,
         NORM=p.q_norm is not None,
         ROTARY=rotary(p),
@@ -137,10 +171,10 @@ def qkv_prologue(projected: Projected, kv: torch.Tensor, meta: AttentionMeta) ->
         B=meta.block_size,
         Q_PAD=pow2(group * mine),
         KV_PAD=pow2(mine),
+        OWN=own is not None,
         num_warps=1 if group * mine <= 2 else 2 if group * mine <= 4 else 4,
         **LAUNCH,
     )
-    return q
 
 
 def operands(projected: Projected) -> list[torch.Tensor]:

@@ -3,11 +3,14 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from octavo.kernels.ahead import Room
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.ref import attention as ref_attention
 from octavo.kernels.ref import prologue as ref_prologue
@@ -15,7 +18,7 @@ from octavo.kernels.ref.act import act_mul as ref_act_mul
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
 from octavo.kernels.triton import attention as attention_module
-from octavo.kernels.triton import attention_prefill, prologue
+from octavo.kernels.triton import attention_fresh, attention_prefill, prologue
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import paged_attention
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -132,10 +135,42 @@ def test_few_queries_over_a_long_past_share_it_out(
     meta = make_meta(query_lens, seq_lens, block)
     kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
-    assert attention_prefill.max_pieces(q.shape[0], heads, dtype.itemsize, dim, 256) == 16
+    queries = attention_prefill.queries_of(q.shape[0], heads // kv_heads, dtype.itemsize, dim)
+    assert attention_prefill.max_pieces(q.shape[0], kv_heads, queries, 256) == 32
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("programs", [8, 512])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 2), (2, 2)])
+def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
+    """A room with more rows and tokens than the step has: what is planned on the host finds its places."""
+    monkeypatch.setattr(attention_module, "num_programs", lambda _: programs)
+    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    torch.manual_seed(9)
+    room, query_lens, seq_lens = Room(6, 40, mixed=True), [3, 1, 20], [300, 90, 33]
+    used, dim = sum(query_lens), 64
+    meta = make_meta(query_lens, seq_lens, 16)
+    kv = make_cache(meta, kv_heads, dim, torch.float32)
+    q = torch.randn(room.tokens, heads, dim, device=DEVICE)
+    want = ref_attention.paged_attention(q[:used].cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
+    pad = room.rows - len(query_lens)
+    ahead = replace(
+        meta,
+        block_table=F.pad(meta.block_table, (0, 0, 0, pad)),
+        query_start=F.pad(meta.query_start, (0, pad), value=used),
+        seq_lens=F.pad(meta.seq_lens, (0, pad)),
+        query_lens=[],
+        seq_lens_host=[],
+        scratch={},
+    )
+    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
+    plan = np.zeros(ops.places(room), dtype=np.int32)
+    ops.plan(plan, room, np.array(query_lens), np.array(seq_lens), None)
+    ops.attach(ahead, room, None, torch.from_numpy(plan).to(DEVICE))
+    got = paged_attention(q, kv, ahead, 0.125, None, None)
+    torch.testing.assert_close(got[:used].cpu(), want, **tolerance(torch.float32))
 
 
 def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
@@ -148,7 +183,8 @@ def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
     want = ref_attention.paged_attention(q.cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
     out = torch.full((93, 4, 64), 7.0, device=DEVICE)
     cu_tiles = torch.tensor([0, 0, 1], dtype=torch.int32, device=DEVICE)
-    attention_prefill.prefill_attention(q, kv, meta, cu_tiles, 1, 256, out, 0.125, None, None)
+    tiles = attention_prefill.Tiles(cu_tiles, 1, 16)
+    attention_prefill.prefill_attention(q, kv, meta, tiles, 256, out, 0.125, None, None)
     assert (out[:90] == 7.0).all()
     torch.testing.assert_close(out[90:].cpu(), want[90:], **tolerance(torch.float32))
 
@@ -225,14 +261,63 @@ def test_cache_beyond_32_bit_offsets() -> None:
     torch.testing.assert_close(got.float(), want, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("heads", [(4, 2, 64), (3, 1, 128)], ids=str)
+@pytest.mark.parametrize("query_lens", [[21], [1, 16, 3, 33], [16, 1], [5, 40]], ids=str)
+def test_fresh_rows_are_computed_without_the_cache(heads, query_lens, monkeypatch) -> None:
+    """By plain torch in cuDNN's place, which sees what cuDNN would: strided, padded, the rows side by side."""
+    torch.manual_seed(7)
+    heads, kv_heads, dim = heads
+    monkeypatch.setattr(attention_fresh, "LEAST", 16)
+    monkeypatch.setattr(attention_fresh, "STEP", 8)
+    monkeypatch.setattr(attention_fresh, "_able", lambda *_: True)
+    seen = []
+
+    def dense(query, key, value, scale):
+        seen.append(query.shape[2])
+        assert not key.isnan().any()
+        assert not value.isnan().any()
+        made = torch.empty_like(query)
+        return made.copy_(
+            F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+        )
+
+    monkeypatch.setattr(attention_fresh, "dense_attention", dense)
+    seq_lens = [length if length >= 16 else length + 9 for length in query_lens]
+    meta = make_meta(query_lens, seq_lens, 4)
+    kv = make_cache(meta, kv_heads, dim, torch.float32)
+    other = kv.clone()
+    qkv = torch.randn(sum(query_lens), (heads + 2 * kv_heads) * dim, device=DEVICE)
+    weights = [torch.randn(dim, device=DEVICE) for _ in range(2)]
+    cos_sin = torch.randn(64, dim, device=DEVICE)
+    for _ in range(2):  # the second layer writes where the first did
+        projected = Projected(qkv, *weights, 1e-6, cos_sin, meta.positions, heads, kv_heads, dim)
+        q = qkv_prologue(projected, kv, meta)
+        want_q = ref_prologue.qkv_prologue(projected, other, meta)
+        torch.testing.assert_close(q, want_q, **tolerance(torch.float32))
+        torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(torch.float32))
+        got = paged_attention(q, kv, meta, 0.1, None, None)
+        want = ref_attention.paged_attention(want_q.cpu(), other.cpu(), on_cpu(meta), 0.1, None, None)
+        torch.testing.assert_close(got.cpu(), want, **tolerance(torch.float32))
+        windowed = paged_attention(q, kv, meta, 0.1, 9, None)
+        want = ref_attention.paged_attention(want_q.cpu(), other.cpu(), on_cpu(meta), 0.1, 9, None)
+        torch.testing.assert_close(windowed.cpu(), want, **tolerance(torch.float32))
+        qkv = torch.randn_like(qkv)
+    fresh = [-(-length // 8) * 8 for length in query_lens if length >= 16]
+    assert seen == fresh * 2
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="long prompts go to cuDNN on a CUDA device only")
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(16, 8, 128), (14, 2, 64)])
 def test_long_fresh_prompts(heads, kv_heads, dim) -> None:
     torch.manual_seed(6)
-    meta = make_meta([1, 1500, 3, 1027], [700, 1500, 900, 1027], 16)
-    kv = make_cache(meta, kv_heads, dim, torch.bfloat16)
-    q = torch.randn(sum(meta.query_lens), heads, dim, device=DEVICE).to(torch.bfloat16)
-    got = paged_attention(q, kv, meta, dim**-0.5, None, None)
-    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
-    torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)
+    for query_lens, seq_lens in (([1, 1500, 3, 1027], [700, 1500, 900, 1027]), ([1100], [1100])):
+        meta = make_meta(query_lens, seq_lens, 16)
+        kv = make_cache(meta, kv_heads, dim, torch.bfloat16)
+        qkv = torch.randn(sum(query_lens), (heads + 2 * kv_heads) * dim, device=DEVICE).to(torch.bfloat16)
+        q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, heads, kv_heads, dim), kv, meta)
+        got = paged_attention(q, kv, meta, dim**-0.5, None, None)
+        assert meta.scratch["triton:fresh"]
+        assert got.is_contiguous()
+        want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
+        torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)

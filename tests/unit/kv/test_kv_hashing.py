@@ -1,10 +1,13 @@
 """Digests: a chain, keyed by the salt, equal however it is grown."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.kv.hashing import DIGEST_BYTES, HashChain, block_digests, chain_seed
+from octavo.kv import hashing
+from octavo.kv.hashing import DIGEST_BYTES, HashChain, Trails, block_digests, chain_seed
 
 
 def test_a_digest_covers_all_tokens_before_it() -> None:
@@ -35,6 +38,29 @@ def test_growing_gives_the_same_digests(tokens: list[int], block_size: int, stop
     for stop in sorted(min(stop, full) for stop in stops):
         chain.extend(tokens, stop)
     assert chain.extend(tokens, full) == block_digests(tokens, block_size, "salt")
+
+
+def test_a_known_beginning_is_not_hashed_again(monkeypatch) -> None:
+    """Prompts that share a beginning, in any order: the digests are those of a chain that knows nothing."""
+    monkeypatch.setattr(hashing, "STRIDE", 2)
+    monkeypatch.setattr(hashing, "LONGEST", 6)
+    trails, rng = Trails(capacity=3), random.Random(0)
+    hashed: list[int] = []
+    plainly = HashChain._hash
+    monkeypatch.setattr(HashChain, "_hash", lambda *args: (hashed.append(len(args[1])), plainly(*args))[1])
+    base = [rng.randrange(1 << 32) for _ in range(80)]
+    for _ in range(300):
+        tokens = base[: rng.randrange(81)] + [rng.randrange(9) for _ in range(rng.randrange(12))]
+        salt = rng.choice(["", "a"])
+        chain = HashChain(4, chain_seed(salt), trails)
+        first = rng.randrange(len(tokens) // 4 + 1)
+        chain.extend(tokens, first)
+        assert chain.extend(tokens, len(tokens) // 4) == block_digests(tokens, 4, salt)
+    for length in (80, 80, 60):
+        hashed.clear()
+        HashChain(4, chain_seed(), trails).extend(base[:length], length // 4)
+    assert sum(hashed) == (60 - 6 * 2 * 4) * 4  # what lies behind the longest trail
+    assert len(trails._trails) <= 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 15])
