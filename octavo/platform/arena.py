@@ -36,8 +36,8 @@ class Backing(Protocol):
         """Put memory, its contents unset, behind a part of a range. Raises MemoryError, with nothing changed."""
         ...
 
-    def unmap(self, address: int, size: int) -> None:
-        """Give the memory of one earlier `map` back. The device must be done with it."""
+    def unmap(self, address: int, size: int) -> int:
+        """Give the memory of one earlier `map` back; how many bytes there were. The device must be done with it."""
         ...
 
     def free(self, address: int, size: int) -> None:
@@ -154,9 +154,7 @@ class Arena:
         span = self._ranges.get(tag)
         if span is None or span.dropped:
             return 0
-        given = span.mapped
-        for address, size in span.pieces:
-            self._backing.unmap(address, size)
+        given = sum(self._backing.unmap(address, size) for address, size in span.pieces)
         span.pieces.clear()
         span.dropped = True
         return given

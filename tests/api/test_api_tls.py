@@ -156,20 +156,24 @@ def test_an_authority_that_was_taken_away_is_trusted_no_more(
 
 
 def begin_session(live: Live, context: ssl.SSLContext) -> ssl.SSLSession:
-    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as plain:
-        with context.wrap_socket(plain, server_hostname="localhost") as sock:
-            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert b"200 OK" in sock.recv(4096)  # tickets come with the first bytes in TLS 1.3
-            assert sock.session is not None
-            return sock.session
+    with (
+        socket.create_connection(("127.0.0.1", live.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as sock,
+    ):
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in sock.recv(4096)  # tickets come with the first bytes in TLS 1.3
+        assert sock.session is not None
+        return sock.session
 
 
 def resumes(live: Live, context: ssl.SSLContext, session: ssl.SSLSession) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", live.port), timeout=5) as plain:
-            with context.wrap_socket(plain, server_hostname="localhost", session=session) as sock:
-                sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                return b"200 OK" in sock.recv(4096) and bool(sock.session_reused)
+        with (
+            socket.create_connection(("127.0.0.1", live.port), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as sock,
+        ):
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return b"200 OK" in sock.recv(4096) and bool(sock.session_reused)
     except (ssl.SSLError, ConnectionError):
         return False
 
