@@ -5,7 +5,9 @@ never logged, prompts only where the operator asks for them (--enable-log-reques
 A line that is written while a request is served carries its id; `extra={"fields": {...}}` adds fields of its own.
 """
 
+import contextlib
 import logging
+import os
 import sys
 import time
 import traceback
@@ -40,6 +42,22 @@ def set_up(level: str = "info", form: LogFormat = "text", stream: TextIO | None 
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+def tell(line: str) -> None:
+    """One line for whoever runs the program, logs or not. A standard error that takes nothing is no reason to end."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"octavo: {line}", file=sys.stderr, flush=True)
+
+
+def hang_up() -> None:
+    """The process ends: what standard error does not take is let go of, or the interpreter would exit with 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except (AttributeError, ValueError):  # closed, or there never was one
+        pass
 
 
 def one_line(text: str, limit: int = MAX_LINE_CHARS) -> str:

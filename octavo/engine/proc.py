@@ -178,7 +178,7 @@ def main() -> int:
     except Unwanted:
         return EXIT_OK
     except OctavoError as error:
-        print(f"octavo: {error}", file=sys.stderr)
+        logs.tell(str(error))
         return EXIT_CONFIG
     logs.set_up(launch.log_level, "json" if launch.log_format == "json" else "text")
     die_with_parent(launch.parent)

@@ -15,7 +15,7 @@ FAILURE_LIMIT = 16
 """Failed steps in a row after which the device is given up: more than it takes to halve the largest batch."""
 
 LEAST_TOKENS = 16
-"""A request that does not fit in a step of so many tokens, alone, does not fit."""
+"""A request that does not fit in a step of so many tokens, alone and twice in a row, does not fit."""
 
 CALM_STEPS = 64
 """Good steps after which steps may be twice as large again."""
@@ -34,6 +34,7 @@ class Recovery:
         self._condemned_in_a_row = 0
         self._calm = 0
         self._alone = ""  # the request that failed alone last
+        self._tight = ""  # the request that found no memory in the least step last
 
     def gates(self, limits: Limits, rows: RowPool) -> list[Gate]:
         """The gates that every engine has, after our own."""
@@ -48,6 +49,7 @@ class Recovery:
     def went_well(self, reached: dict[str, int]) -> None:
         """A step with these requests, computed so far, gave its result."""
         self._in_a_row = self._condemned_in_a_row = 0
+        self._tight = ""
         self._probation.clear(reached)
         if self._bounded:
             self._calm += 1
@@ -98,8 +100,13 @@ class Recovery:
 
     def _shrink(self, reached: dict[str, int], num_tokens: int) -> dict[str, str]:
         ceiling = self._ceiling
-        if ceiling is None or (len(reached) <= 1 and num_tokens <= LEAST_TOKENS):
+        if ceiling is None:
             return dict.fromkeys(reached, NO_MEMORY)
+        if len(reached) <= 1 and num_tokens <= LEAST_TOKENS:
+            id = next(iter(reached), "")
+            if self._tight == id:
+                return dict.fromkeys(reached, NO_MEMORY)
+            self._tight = id  # what others left cached was let go of meanwhile: once more
         ceiling.rows = max(1, len(reached) // 2)
         ceiling.tokens = max(ceiling.rows, LEAST_TOKENS, num_tokens // 2)
         self._calm = 0

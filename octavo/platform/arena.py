@@ -37,8 +37,8 @@ class Backing(Protocol):
         """Put memory, its contents unset, behind a part of a range. Raises MemoryError, with nothing changed."""
         ...
 
-    def unmap(self, address: int, size: int) -> None:
-        """Give the memory of one earlier `map` back. The device must be done with it."""
+    def unmap(self, address: int, size: int) -> int:
+        """Give the memory of one earlier `map` back; how many bytes there were. The device must be done with it."""
         ...
 
     def free(self, address: int, size: int) -> None:
@@ -163,8 +163,7 @@ class Arena:
         span = self._ranges.get(tag)
         if span is None or span.dropped:
             return 0
-        given = span.mapped
-        self._release(span)
+        given = self._release(span)
         span.dropped = True
         return given
 
@@ -198,10 +197,11 @@ class Arena:
         for tag in list(self._ranges):
             self.discard(tag)
 
-    def _release(self, span: _Range) -> None:
-        for piece in span.pieces:
-            self._backing.unmap(*piece)
+    def _release(self, span: _Range) -> int:
+        """Bytes that there were."""
+        given = sum(self._backing.unmap(*piece) for piece in span.pieces)
         span.pieces.clear()
+        return given
 
     def _range(self, tag: str) -> _Range:
         if tag not in self._ranges:

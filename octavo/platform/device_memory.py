@@ -69,8 +69,9 @@ class DeviceBacking:
             self.unmap(address, size)
             raise
 
-    def unmap(self, address: int, size: int) -> None:
+    def unmap(self, address: int, size: int) -> int:
         self._call("cuMemUnmap", address, size)
+        return size
 
     def free(self, address: int, size: int) -> None:
         self._call("cuMemAddressFree", address, size)

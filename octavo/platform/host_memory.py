@@ -40,9 +40,11 @@ class HostBacking:
     def map(self, address: int, size: int) -> None:
         """The pages come by themselves."""
 
-    def unmap(self, address: int, size: int) -> None:
+    def unmap(self, address: int, size: int) -> int:
         start, owner = self._owner(address)
+        there = _resident(address, size)
         owner.madvise(mmap.MADV_DONTNEED, address - start, size)
+        return there
 
     def free(self, address: int, size: int) -> None:  # noqa: ARG002 - the mapping goes as a whole
         # Tensors may still hold the mapping; it goes with the last of them.
@@ -56,6 +58,14 @@ class HostBacking:
 
     def _owner(self, address: int) -> tuple[int, mmap.mmap]:
         return next((start, made) for start, made in self._ranges.items() if start <= address < start + len(made))
+
+
+def _resident(address: int, size: int) -> int:
+    """Bytes of a range that have memory behind them: pages that nobody touched have none. mincore(2)."""
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    if ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages):
+        return size
+    return mmap.PAGESIZE * sum(pages.raw.count(bits) for bits in range(1, 256, 2))
 
 
 def ask_for_large_pages(made: mmap.mmap) -> None:

@@ -22,6 +22,9 @@ from octavo.serve.journey import Journey, Timer
 from octavo.serve.metrics import Metrics
 from octavo.text.collect import Collector, TextDelta
 
+ENDING = "The server ends before this request is done"
+"""Why tasks that answer are cancelled at the end of a drain."""
+
 
 class OutputStream(Protocol):
     """Outputs of one sequence, in order; the last one has a finish reason."""
@@ -229,7 +232,8 @@ class Generation:
 
 @asynccontextmanager
 async def bounded(receive: Receive, limit: float, left: float) -> AsyncIterator[None]:
-    """Ends the body when the client goes away (ClientDisconnect) or `left` seconds are over (DeadlineExceeded)."""
+    """Ends the body when the client goes away (ClientDisconnect), `left` seconds are over (DeadlineExceeded), or the
+    task is cancelled with ENDING (Unavailable)."""
     task = asyncio.current_task()
     assert task is not None
     gone = False
@@ -245,11 +249,11 @@ async def bounded(receive: Receive, limit: float, left: float) -> AsyncIterator[
     try:
         async with asyncio.timeout(left):
             yield
-    except asyncio.CancelledError:
-        if not gone:
+    except asyncio.CancelledError as error:
+        if not gone and error.args != (ENDING,):
             raise
         task.uncancel()
-        raise ClientDisconnect from None
+        raise (ClientDisconnect() if gone else Unavailable(f"{ENDING}.")) from None
     except TimeoutError:
         raise DeadlineExceeded(f"The request took longer than {limit:g} s.", code="request_timeout") from None
     finally:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import gc
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 
@@ -42,7 +41,9 @@ def run(config: OctavoConfig, launcher: Launcher | None = None) -> int:
     raise_file_limit()
     sock = bind(config.serve.host, config.serve.port)
     with contextlib.closing(sock), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(app, sock, launcher or _launch))
+        code = runner.run(_serve(app, sock, launcher or _launch))
+    logs.hang_up()
+    return code
 
 
 def raise_file_limit() -> None:
@@ -88,11 +89,11 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
             gc.freeze()
             names = ", ".join(service.names)
             seconds = time.monotonic() - begin
-            print(f"octavo: serving {names} at {url} (ready after {seconds:.1f} s)", file=sys.stderr, flush=True)
+            logs.tell(f"serving {names} at {url} (ready after {seconds:.1f} s)")
             failed = not await _until_end(service, http)
     except (OctavoError, OSError) as exc:
         failed = True
-        print(f"octavo: {one_line(exc)}", file=sys.stderr, flush=True)
+        logs.tell(one_line(exc))
     finally:
         server.stop()
         await _settle(http, start)
@@ -112,7 +113,7 @@ async def _until_end(service: Service, http: asyncio.Task[None]) -> bool:
         await asyncio.wait({http}, timeout=WATCH_S)
         cause = service.cause_of_death
         if cause is not None and not http.done():
-            print(f"octavo: the engine has stopped for good: {cause}", file=sys.stderr, flush=True)
+            logs.tell(f"the engine has stopped for good: {cause}")
             return False
     http.result()
     return True

@@ -1,7 +1,7 @@
 """uvicorn, with two doors, TLS that renews itself, and the end of life that a server of long streams needs.
 
 The first SIGTERM or SIGINT drains: new requests get 503 while running ones finish, the port stays open for probes.
-When they have, or after `shutdown_timeout`, the rest is cancelled. A second signal cancels at once.
+When they have, or after `shutdown_timeout`, the rest is ended with an error. A second signal ends it at once.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from octavo.serve.app import App
 from octavo.serve.auth import is_loopback
 from octavo.serve.connections import Connections
 from octavo.serve.doors import LOOPBACK, bind, url_of
+from octavo.serve.generate import ENDING
 from octavo.serve.http11 import bounded_by
 from octavo.serve.tls import Certificates, certificates
 
@@ -150,5 +151,5 @@ class HttpServer(uvicorn.Server):
             return
         log.warning("ending %d requests before they are done", len(tasks))
         for task in tasks:
-            task.cancel()
+            task.cancel(ENDING)
         await asyncio.wait(tasks, timeout=SETTLE_S)

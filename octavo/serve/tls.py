@@ -3,56 +3,62 @@
 import logging
 import os
 import ssl
+from typing import Any
 
 from octavo.base.config import ServeConfig
 from octavo.base.errors import ConfigError
 
 log = logging.getLogger("octavo.serve")
 
-Files = tuple[str, str | None, str | None]  # certificate, key, authorities
+
+class Newest(ssl.SSLContext):
+    """What a listener is given once and keeps: each handshake begins with the context that is the newest then.
+
+    Loading into a context that is in use would leave authorities that were taken away in its store, and would let
+    sessions go on that were begun under them.
+    """
+
+    newest: ssl.SSLContext
+
+    @classmethod
+    def of(cls, context: ssl.SSLContext) -> "Newest":
+        """A listener's context that begins with this one."""
+        made = cls(ssl.PROTOCOL_TLS_SERVER)
+        made.newest = context
+        return made
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Called by the event loop for each connection."""
+        return self.newest.wrap_bio(*args, **kwargs)
 
 
 class Certificates:
-    """The files of ``--ssl-certfile`` and its companions, and the context made of them."""
+    """The files of ``--ssl-certfile`` and its companions. `context` is for a listener, for good."""
 
     def __init__(self, serve: ServeConfig) -> None:
         """ConfigError for files that cannot be used together."""
-        assert serve.ssl_certfile
-        self._files: Files = (serve.ssl_certfile, serve.ssl_keyfile, serve.ssl_ca_certs)
-        self._refreshes = serve.enable_ssl_refresh
+        self._serve = serve
         self._state = self._look()
-        self.context = _context(self._files)
-        if serve.ssl_ca_certs or serve.ssl_cert_reqs is not None:
-            wanted = 2 if serve.ssl_cert_reqs is None else serve.ssl_cert_reqs
-            self.context.verify_mode = ssl.VerifyMode(wanted)
-        if serve.ssl_ciphers is not None:
-            try:
-                self.context.set_ciphers(serve.ssl_ciphers)
-            except ssl.SSLError:
-                raise ConfigError("--ssl-ciphers names none that OpenSSL knows") from None
+        self.context = Newest.of(_context(serve))
 
     def refresh(self) -> bool:
-        """Takes changed files over for connections from now on; True if it did. Files at fault change nothing.
-
-        They are tried in a context of their own first: certificate and key are two files, and between the writing of
-        one and of the other they do not fit.
-        """
-        state = self._look() if self._refreshes else self._state
+        """Takes changed files over for connections from now on; True if it did. Files at fault change nothing:
+        certificate and key are two files, and between the writing of one and of the other they do not fit."""
+        state = self._look() if self._serve.enable_ssl_refresh else self._state
         if state == self._state:
             return False
+        self._state = state
         try:
-            _context(self._files)
-            _load(self.context, self._files)
+            self.context.newest = _context(self._serve)
         except ConfigError as error:
             log.warning("the certificate stays as it was: %s", error)
-            self._state = state
             return False
-        self._state = state
-        log.info("took over the certificate in %s", self._files[0])
+        log.info("took over the certificate in %s", self._serve.ssl_certfile)
         return True
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_state_of(path) for path in self._files)
+        serve = self._serve
+        return tuple(_state_of(path) for path in (serve.ssl_certfile, serve.ssl_keyfile, serve.ssl_ca_certs))
 
 
 def certificates(serve: ServeConfig) -> Certificates | None:
@@ -65,27 +71,29 @@ def certificates(serve: ServeConfig) -> Certificates | None:
     return None
 
 
-def _context(files: Files) -> ssl.SSLContext:
+def _context(serve: ServeConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
-    _load(context, files)
-    return context
-
-
-def _load(context: ssl.SSLContext, files: Files) -> None:
-    certificate, key, authorities = files
+    assert serve.ssl_certfile
     try:
-        context.load_cert_chain(certificate, key, password=_no_password)
+        context.load_cert_chain(serve.ssl_certfile, serve.ssl_keyfile, password=_no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise ConfigError(_reason("--ssl-certfile and --ssl-keyfile", error)) from None
-    if authorities is None:
-        return
     try:
-        context.load_verify_locations(authorities)
+        if serve.ssl_ca_certs is not None:
+            context.load_verify_locations(serve.ssl_ca_certs)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(_reason("--ssl-ca-certs", error)) from None
+    if serve.ssl_ca_certs or serve.ssl_cert_reqs is not None:
+        context.verify_mode = ssl.VerifyMode(2 if serve.ssl_cert_reqs is None else serve.ssl_cert_reqs)
+    try:
+        if serve.ssl_ciphers is not None:
+            context.set_ciphers(serve.ssl_ciphers)
+    except ssl.SSLError:
+        raise ConfigError("--ssl-ciphers names none that OpenSSL knows") from None
+    return context
 
 
 def _reason(what: str, error: Exception) -> str:

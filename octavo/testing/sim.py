@@ -235,7 +235,7 @@ class Simulation:
         board, limits = self.scheduler.board, self.world.limits
         running = board.running
         assert len(running) + len(board.waiting) == len(board.requests)
-        if limits.scheduling_policy != "fair":  # which ranks by what each tenant got
+        if limits.scheduling_policy == "fcfs":  # the others rank those who run
             assert running == sorted(running, key=lambda request: request.order)
         rows = [request.row for request in running]
         assert len(set(rows)) == len(rows) == limits.max_rows - board.rows.num_free

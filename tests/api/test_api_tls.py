@@ -129,6 +129,62 @@ def test_client_certificates(tmp_path: Path, authority: trustme.CA) -> None:
             get(live, foreign)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_an_authority_that_was_taken_away_is_trusted_no_more(
+    tmp_path: Path, authority: trustme.CA, version: ssl.TLSVersion
+) -> None:
+    """Nor does a session that was begun under it go on."""
+    certificate, key = write(tmp_path, authority)
+    other, trusted = trustme.CA(), tmp_path / "ca.pem"
+    trusted.write_bytes(authority.cert_pem.bytes() + other.cert_pem.bytes())
+    clients = [trusting(authority), trusting(authority)]
+    for context, signed_by in zip(clients, (authority, other)):
+        signed_by.issue_cert("client@example").configure_cert(context)
+        context.minimum_version = context.maximum_version = version
+    staying, leaving = clients
+    with Live(config(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=str(trusted)), backend()) as live:
+        session = begin_session(live, leaving)
+        assert get(live, staying) == get(live, leaving) == 200
+        assert resumes(live, leaving, session)
+        trusted.write_bytes(authority.cert_pem.bytes())
+        end = time.monotonic() + 5
+        while refused(live, leaving) is False:
+            assert time.monotonic() < end, "still trusted"
+            time.sleep(0.1)
+        assert get(live, staying) == 200
+        assert not resumes(live, leaving, session)
+
+
+def begin_session(live: Live, context: ssl.SSLContext) -> ssl.SSLSession:
+    with (
+        socket.create_connection(("127.0.0.1", live.port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as sock,
+    ):
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in sock.recv(4096)  # tickets come with the first bytes in TLS 1.3
+        assert sock.session is not None
+        return sock.session
+
+
+def resumes(live: Live, context: ssl.SSLContext, session: ssl.SSLSession) -> bool:
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", live.port), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as sock,
+        ):
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return b"200 OK" in sock.recv(4096) and bool(sock.session_reused)
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def refused(live: Live, context: ssl.SSLContext) -> bool:
+    try:
+        return get(live, context) != 200
+    except (ssl.SSLError, ConnectionError, http.client.BadStatusLine):
+        return True
+
+
 def test_a_handshake_that_never_ends_is_cut(tmp_path: Path, authority: trustme.CA) -> None:
     certificate, key = write(tmp_path, authority)
     conf = config(ssl_certfile=certificate, ssl_keyfile=key)

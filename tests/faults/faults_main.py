@@ -53,6 +53,8 @@ def main(orders: str) -> int:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (given["file_bytes"], resource.RLIM_INFINITY))
+    if given.get("log_to"):
+        os.dup2(os.open(given["log_to"], os.O_WRONLY), 2)
     if given.get("jumps"):
         jump_about()
 

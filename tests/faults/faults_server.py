@@ -21,6 +21,14 @@ _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))  # ten thousand connections have two ends
 MAIN = Path(__file__).parent / "faults_main.py"
 LONG = aiohttp.ClientTimeout(total=120)
+FAKE = {"latency_s": 0.004, "num_blocks": 600, "max_num_seqs": 64}
+STRUCTURED = {
+    "model": "tiny",
+    "prompt": "x",
+    "max_tokens": 450,
+    "seed": 5,
+    "structured_outputs": {"regex": "[a-z]{400,}"},
+}
 
 
 def free_port() -> int:
@@ -32,9 +40,10 @@ def free_port() -> int:
 class Server:
     """A server in a process of its own. `command`: another than faults_main.py's."""
 
-    def __init__(self, orders: dict[str, Any], command: list[str] | None = None) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+    def __init__(self, orders: dict[str, Any], command: list[str] | None = None, port: int = 0) -> None:
+        self.port = port or free_port()
+        scheme = "https" if "ssl_certfile" in orders.get("serve", {}) else "http"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         command = command or [sys.executable, str(MAIN), json.dumps({**orders, "port": self.port})]
         command = [part.replace("PORT", str(self.port)) if part == "PORT" else part for part in command]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -122,6 +131,12 @@ class Client:
                     return float(line.rsplit(" ", 1)[1])
         raise AssertionError(f"no {name}")
 
+    async def total(self, name: str) -> float:
+        """Of a metric, over its labels."""
+        async with self.session.get(self.server.url + "/metrics") as reply:
+            lines = [line for line in (await reply.text()).splitlines() if line.startswith((name + "{", name + " "))]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
     async def whole(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a body in one piece."""
         async with self.session.post(self.server.url + "/v1/completions", json=body, timeout=LONG) as reply:
@@ -160,13 +175,17 @@ class Client:
 
 @asynccontextmanager
 async def serving(command: list[str] | None = None, **orders: Any) -> AsyncIterator[Client]:
-    """A server that is ready, and a client of it."""
+    """A server that is ready, and a client of it, with `headers` and `ssl_context`. `mute`: it cannot say so."""
+    mute, headers, tls = orders.pop("mute", False), orders.pop("headers", None), orders.pop("ssl_context", True)
     server = Server(orders, command)
     try:
-        await asyncio.to_thread(server.wait_ready)
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as session:
-            yield Client(server, session)
+        if not mute:
+            await asyncio.to_thread(server.wait_ready)
+        connector = aiohttp.TCPConnector(limit=0, ssl=tls)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            client = Client(server, session)
+            await client.wait_for("/ready", 200)
+            yield client
     finally:
         server.kill()
 
@@ -207,3 +226,16 @@ async def quiet(client: Client, seconds: float = 10.0) -> float:
         assert time.monotonic() - begin < seconds
         await asyncio.sleep(0.02)
     return time.monotonic() - begin
+
+
+async def whole(client: Client, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return await asyncio.gather(*(client.whole(body) for body in asked))
+
+
+async def begun(client: Client, asked: list[dict[str, Any]], events: int) -> tuple[list[Any], list[float]]:
+    """Streams that have brought so many events together."""
+    seen: list[float] = []
+    tasks = [asyncio.create_task(client.streamed(body, seen)) for body in asked]
+    while len(seen) < events:
+        await asyncio.sleep(0.005)
+    return tasks, seen

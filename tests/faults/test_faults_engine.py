@@ -116,7 +116,7 @@ async def test_stopped_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.engine.watchdog.QUIET_S", 1.5)
     what = "engine stopped by SIGSTOP under load (patience set to 1.5 s, 10 by default)"
     with drill("F5", what, "found by its silence, killed, all streams whole") as d:
-        for random in d.seeds(10):
+        for random in d.seeds():
             client = await launch(latency_s=0.003)
             requests = mixed(random, 12)
             want = await undisturbed(requests)
@@ -131,7 +131,7 @@ async def test_stopped_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_stopped_for_a_while() -> None:
     with drill("F5 short", "engine stopped for 1.2 s, then continued", "no restart, all streams whole") as d:
-        for random in d.seeds(5):
+        for random in d.seeds():
             client = await launch(latency_s=0.003)
             requests = mixed(random, 12)
             want = await undisturbed(requests)
@@ -149,7 +149,7 @@ async def test_stopped_for_a_while() -> None:
 async def test_a_step_that_never_ends(tmp_path: Path) -> None:
     what = "a step that computes for ever (--engine-stall-timeout 2)"
     with drill("F9", what, "killed after its time, all streams whole") as d:
-        for random in d.seeds(5):
+        for random in d.seeds():
             fault = Fault(kind="spin", at=random.randrange(30), ledger=str(tmp_path / f"ledger{d.runs}"))
             client = await launch([fault], latency_s=0.001, recovery=RecoveryConfig(engine_stall_timeout=2.0))
             requests = mixed(random, 8)
@@ -191,24 +191,28 @@ async def test_the_request_that_kills_the_engine(stage: str) -> None:
 
 
 async def test_two_crashes_from_outside() -> None:
-    with drill(
-        "F2 twice", "engine killed twice under one stream", "that stream ends with its error, later ones run"
-    ) as d:
-        for random in d.seeds(3):
-            client = await launch(latency_s=0.01)
-            (later,) = mixed(random, 1, structured=False)
+    what = "engine killed twice: under one stream both times, under six more the second time"
+    with drill("F2 twice", what, "the one that saw both ends with its error; the six are whole") as d:
+        for random in d.seeds():
+            client = await launch(latency_s=0.003)
+            others = mixed(random, 6, structured=False)
+            want = await undisturbed(others)
             long = kit.EngineRequest("long", [1, 2, 3], kit.Sampling(seed=1, max_tokens=400))
             told = Told()
             reader = asyncio.create_task(read(client.submit(long), told))
-            for tokens in (10, 20):
-                await until_tokens([told], tokens)
-                os.kill(client.pid, signal.SIGKILL)
-                while client.survival.restarts < tokens // 10:
-                    await asyncio.sleep(0.01)
+            await until_tokens([told], random.randrange(1, 20))
+            os.kill(client.pid, signal.SIGKILL)
+            while client.survival.restarts < 1:
+                await asyncio.sleep(0.01)
+            await until_tokens([told], len(told.tokens) + 5)
+            results = await kill_under_load(client, random, signal.SIGKILL, others)
             await reader
             assert (told.finish, told.error) == ("error", CRASHED)
             assert told.tokens == kit.fakes.expected(long)[0][: len(told.tokens)]
-            assert {later.id: await read(client.submit(later))} == await undisturbed([later])
+            assert {one.id: each for one, each in zip(others, results)} == want
+            assert client.survival.failed == 1
+            d.recovered.append(client.survival.last_restart_s)
+            await idle(client)
             await client.close()
 
 
@@ -235,7 +239,7 @@ async def test_a_crash_loop_has_an_end() -> None:
 async def test_a_restart_that_fails_at_first(tmp_path: Path) -> None:
     """As when the memory of the dead process is not free yet."""
     with drill("F22", "the first two new starts fail", "tried again with growing pauses, streams whole") as d:
-        for random in d.seeds(3):
+        for random in d.seeds():
             ledger = str(tmp_path / f"ledger{d.runs}")
             client = await launch(assembly="faults_kit:assemble_once", ledger=ledger, bad_starts=2, latency_s=0.003)
             requests = mixed(random, 6)
@@ -250,7 +254,7 @@ async def test_a_restart_that_fails_at_first(tmp_path: Path) -> None:
 async def test_what_comes_and_goes_during_a_restart() -> None:
     what = "requests sent, aborted and dropped while the engine restarts"
     with drill("F10 restart", what, "the new run, the aborted end, no block is left") as d:
-        for random in d.seeds(5):
+        for random in d.seeds():
             client = await launch(latency_s=0.005)
             old, new = mixed(random, 8), mixed(random, 4)
             want = await undisturbed([*old, *new])

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from drills import drill
-from faults_server import Client, bodies, quiet, serving
-from test_faults_server import FAKE, ask_raw, nonsense, vanish, whole
+from faults_clients import ask_raw, nonsense, vanish
+from faults_server import FAKE, Client, bodies, quiet, serving, whole
 
 MINUTES = float(os.environ.get("OCTAVO_SOAK_MINUTES", "30"))
 WORKERS = 12
@@ -31,7 +31,7 @@ class Soak:
         self.known = known
         self.end = time.monotonic() + MINUTES * 60
         self.checked = self.aborted = self.refused = self.crashed = 0
-        self.samples: list[tuple[float, float]] = []  # (bytes of the API process, bytes of the engine)
+        self.samples: list[tuple[float, float, int]] = []  # bytes of the API process, of the engine, the engine's id
         self.restarts = 0
 
     @property
@@ -74,7 +74,8 @@ class Soak:
     async def watch(self) -> None:
         while not self.over:
             await asyncio.sleep(min(10.0, MINUTES * 2))
-            self.samples.append((own_bytes(self.client.server.process.pid), own_bytes(self.client.server.engine.pid)))
+            server, engine = self.client.server.process.pid, self.client.server.engine.pid
+            self.samples.append((own_bytes(server), own_bytes(engine), engine))
 
 
 def own_bytes(pid: int) -> float:
@@ -101,9 +102,12 @@ async def test_soak() -> None:
             workers = [soak.work(Random(seed)) for seed in range(WORKERS)]
             await asyncio.gather(*workers, soak.nemesis(Random(99)), soak.watch())
             await quiet(client)
+            await conserved(client)
             assert await client.metric("octavo:engine_restarts_total") == soak.restarts
             assert await client.metric("octavo:requests_failed_by_crash_total") == 0
-        growth = compare(soak.samples)
+        growth = compare([api for api, *_ in soak.samples])
+        longest = max({pid for *_, pid in soak.samples}, key=[pid for *_, pid in soak.samples].count)
+        engine = compare([held for _, held, pid in soak.samples if pid == longest])
         d.note = json.dumps(
             {
                 "answers checked": soak.checked,
@@ -111,9 +115,11 @@ async def test_soak() -> None:
                 "refused": soak.refused,
                 "restarts": soak.restarts,
                 "API memory last/first": round(growth, 4),
+                "engine memory last/first": round(engine, 4),
             }
         )
         assert growth <= FLAT
+        assert engine <= FLAT
 
 
 async def warm_up(client: Client) -> None:
@@ -122,8 +128,15 @@ async def warm_up(client: Client) -> None:
         await asyncio.gather(*(nonsense(client, Random(first + i)) for i in range(20)))
 
 
-def compare(samples: list[tuple[float, float]]) -> float:
-    """The API process's memory in the last fifth over that in the second: the first warms its caches."""
-    own = [sample[0] for sample in samples if sample[0]]
+async def conserved(client: Client) -> None:
+    """Each sequence that was begun has ended for one reason, and none twice."""
+    begun = await client.total("octavo:request_params_n_sum")
+    ended = await client.total("octavo:request_success_total")
+    assert begun == ended, (begun, ended)
+
+
+def compare(samples: list[float]) -> float:
+    """A process's memory in the last fifth over that in the second: the first warms its caches."""
+    own = [sample for sample in samples if sample]
     part = max(1, len(own) // 5)
     return statistics.median(own[-part:]) / statistics.median(own[part : 2 * part] or own[:part])

@@ -233,6 +233,24 @@ def test_nobody_gives_way_to_one_whom_a_gate_holds_back() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_nor_when_blocks_are_short(seed: int) -> None:
+    """One of low urgency runs, is preempted for its place and for its blocks, and ends all the same."""
+    sim = simulation("priority", rows=6, num_blocks=26, seed=seed)
+    sim.add(ask("low", "", 10, 50, priority=9))
+    random, lost = Random(seed), 0
+    for index in range(400):
+        if index % 9 == 0:
+            prompt, out = random.randrange(1, 20), random.randrange(10, 40)
+            sim.add(ask(f"u{index}", "", prompt, out, priority=random.randrange(3)))
+        advance(sim, 1)
+        low = sim.scheduler.board.requests.get("low")
+        lost = max(lost, low.preemptions if low else 0)
+    assert 0 < lost <= MAX_PREEMPTIONS + 1, "once more at most, by another that is spared"
+    assert sim.seen["low"].finish == "length"
+    sim.drain()
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_urgent_ones_cannot_take_a_place_for_ever(seed: int) -> None:
     sim = simulation("priority", rows=2, num_blocks=60, seed=seed)
     sim.add(ask("low", "", 10, 40, priority=9))

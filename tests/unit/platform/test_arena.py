@@ -266,6 +266,9 @@ def test_host_memory_goes_and_addresses_stay():
     assert arena.drop(WEIGHTS) >= 64 * MIB
     assert grown - psutil.Process().memory_info().rss > 50 * MIB
     arena.restore(WEIGHTS)
+    held[: MIB // 4].fill_(1.0)
+    assert MIB <= arena.drop(WEIGHTS) < 8 * MIB, "what was never touched took no memory"
+    arena.restore(WEIGHTS)
     assert held.data_ptr() == address
     assert not held.any()
     held[:10] = torch.arange(10.0)

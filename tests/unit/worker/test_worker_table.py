@@ -8,7 +8,6 @@ import torch
 from worker_toy import greedy, layout
 
 import octavo.worker.runner as runner_module
-import octavo.worker.table as table_module
 from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.platform.cpu import CpuPlatform
@@ -89,7 +88,7 @@ def random_plan(rng, naive, computed, step):
 @pytest.mark.parametrize("kind", [BatchBuilder, HostBatchBuilder])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_batches_equal_the_naive_model(seed, groups, kind, monkeypatch):
+def test_batches_equal_the_naive_model(seed, groups, kind):
     rng = np.random.default_rng(seed)
     platform = CpuPlatform()
     stager = Stager(platform, 3, 8)

@@ -1,0 +1,146 @@
+"""Clients that misbehave beside others that do not, and a clock that does."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from random import Random
+
+import psutil
+import pytest
+from drills import drill
+from faults_clients import ask_raw, nonsense, vanish
+from faults_server import FAKE, begun, bodies, quiet, serving, whole
+
+
+async def test_clients_that_vanish_stall_and_talk_nonsense() -> None:
+    limits = {"send_timeout": 2.0, "body_gap_timeout": 1.0, "header_timeout": 1.0}
+    async with serving(fake={**FAKE, "num_blocks": 8000}, limits=limits) as client:
+        asked = bodies(Random(5), 6, 120)
+        want = await whole(client, asked)
+        await quiet(client)
+        files = psutil.Process(client.server.process.pid).num_fds
+        baseline = files()
+        with drill(
+            "F10 vanish",
+            "1000 clients that reset at once, at every stage of a request; 200 after the first run",
+            "all blocks and sockets back",
+        ) as d:
+            for random in d.seeds():
+                tasks, _ = await begun(client, asked, 6)
+                victims = []
+                for _ in range(200 if d.runs else 1000):
+                    body = {**random.choice(asked), "stream": random.random() < 0.7, "max_tokens": 300}
+                    victims.append(await ask_raw(client, body, random.choice([5, 80, 150, None, None, None])))
+                    if random.random() < 0.3:
+                        vanish(victims.pop(random.randrange(len(victims))))
+                await asyncio.sleep(random.random() * 0.2)
+                for sock in victims:
+                    vanish(sock)
+                assert await asyncio.gather(*tasks) == want
+                d.recovered.append(await quiet(client))
+        with drill(
+            "F10 stall",
+            "4 clients that do not read their megabytes, 4 that read a byte a second, 20 that stop within a request",
+            "cut off, blocks back, streams beside them whole",
+        ) as d:
+            greedy = {**asked[0], "prompt": ["hello"] * 8, "n": 4, "max_tokens": 400, "logprobs": 20, "stream": True}
+            hung = [await ask_raw(client, greedy, buffer=4096) for _ in range(4)]  # five megabytes each
+            hung += [await ask_raw(client, asked[0], 100 + i) for i in range(20)]
+            slow = [await ask_raw(client, {**greedy, "seed": i}, buffer=4096) for i in range(4)]
+            sips = asyncio.create_task(sip(slow))
+            hung += slow
+            await asyncio.sleep(0.2)
+            assert [await client.streamed(body) for body in asked] == want
+            with d.timed():
+                await quiet(client, 60.0)
+                end = time.monotonic() + 15
+                while files() > baseline + 3:  # they hold on; the server does not
+                    assert time.monotonic() < end, f"{files()} files, {baseline} before"
+                    await asyncio.sleep(0.05)
+            sips.cancel()
+            for sock in hung:
+                sock.close()
+        with drill(
+            "F12", "malformed bodies beside 64 checked streams", "4xx for each, neighbours unchanged, no restart"
+        ) as d:
+            asked = bodies(Random(6), 64, 120)
+            want = await whole(client, asked)
+            for random in d.seeds():
+                tasks, _ = await begun(client, asked, 3)
+                answers = await asyncio.gather(*(nonsense(client, random) for _ in range(60)))
+                assert all(400 <= status < 500 for status in answers), answers
+                assert await asyncio.gather(*tasks) == want
+            assert await client.metric("octavo:engine_restarts_total") == 0
+        await quiet(client)
+        end = time.monotonic() + 5
+        while files() > baseline + 4:  # our own idle connections
+            assert time.monotonic() < end, f"{files()} files, {baseline} before"
+            await asyncio.sleep(0.05)
+
+
+async def sip(socks: list[socket.socket]) -> None:
+    """A byte a second from each, until they are cut off."""
+    loop = asyncio.get_running_loop()
+    while True:
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                await asyncio.wait_for(loop.sock_recv(sock, 1), 0.05)
+        await asyncio.sleep(1.0)
+
+
+@pytest.mark.parametrize("count", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_idle_connections(count: int) -> None:
+    what = f"{count} connections that say nothing, or half a request, beside 8 streams"
+    promise = "streams whole, /health answers, sockets back within 5 s"
+    with drill(f"F11 {count:05}", what, promise) as d:
+        async with serving(fake=FAKE, limits={"header_timeout": 60.0}) as client:
+            asked = bodies(Random(3), 8, 120)
+            want = await whole(client, asked)
+            server = psutil.Process(client.server.process.pid)
+            before = server.num_fds()
+            loop, idle = asyncio.get_running_loop(), []
+            for i in range(count):
+                sock = socket.socket()
+                sock.setblocking(False)
+                await loop.sock_connect(sock, ("127.0.0.1", client.server.port))
+                if i % 2:
+                    await loop.sock_sendall(sock, b"GET /health HTTP/1.1\r\nHost: lo")
+                idle.append(sock)
+            tasks, _ = await begun(client, asked, 8)
+            waits = []
+            for _ in range(30):
+                begin = time.monotonic()
+                assert await client.status("/health") == 200
+                waits.append(time.monotonic() - begin)
+            assert await asyncio.gather(*tasks) == want
+            assert sorted(waits)[-2] < 0.5
+            d.note = f"/health at most {max(waits) * 1000:.0f} ms; {server.memory_info().rss >> 20} MiB"
+            for sock in idle:
+                vanish(sock)
+            with d.timed():
+                end = time.monotonic() + 5
+                while server.num_fds() > before + 16:
+                    assert time.monotonic() < end
+                    await asyncio.sleep(0.02)
+
+
+async def test_the_wall_clock_jumps() -> None:
+    with drill(
+        "F13",
+        "wall clock a day ahead, a day back, twenty times a second",
+        "streams whole; a timeout of 0.5 s ends its request after 0.5 to 1.5 s",
+    ) as d:
+        async with serving(fake=FAKE, jumps=True) as client:
+            for random in d.seeds():
+                asked = bodies(random, 8)
+                want = await whole(client, asked)
+                tasks, _ = await begun(client, asked, 8)
+                if d.runs == 0:
+                    client.server.engine.kill()
+                assert await asyncio.gather(*tasks) == want
+                begin = time.monotonic()
+                late = await client.streamed({**asked[0], "max_tokens": 450, "timeout": 0.5})
+                assert "error" in late, late
+                assert 0.5 <= time.monotonic() - begin < 1.5
+            assert await client.status("/ready") == 200
