@@ -25,6 +25,8 @@ SHALLOW = 32  # a second look that turns back early, for what recurs without end
 MAX_CONTENTS = 16
 MAX_RESTS = 160
 SET = 8  # bytes from which a string that stands in a hint is taken for one of a set form: a date, an address
+BRIEF = 24  # moves where there is another way
+MAX_BEGINS = 24  # places in a known way that may be where it goes on from
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
@@ -33,9 +35,6 @@ WIDE = 4096  # a mask of more tokens than this is free text: single characters a
 NUDGE, STEP = 4, 4  # at least; see Closer. Four is what false needs behind its f, and \u its digits
 BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are not made for it
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
-
-
-_BITS = np.array([byte.bit_count() for byte in range(256)], dtype=np.int32)
 
 
 class Closer:
@@ -73,10 +72,11 @@ class Closer:
         self.nudge = max(NUDGE, longest // BYTES_A_TOKEN, self.word // 2)
         self.step = max([STEP, self.word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
 
-    def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
+    def close(self, matcher: Matcher, limit: int, patience: int = 1, known: Sequence[int] = ()) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
 
-        With no patience only the likely ways are tried: for callers who have another way to fall back on.
+        With no patience only the likely ways are tried: for callers who have another way to fall back on. `known`: a
+        way from an earlier place. What is left of it most often closes this one, and costs no search.
         """
         if matcher.is_accepting:
             return []
@@ -88,7 +88,7 @@ class Closer:
         # First with room for ways that shrink when packed, going nowhere twice; then with moves that lead back to where
         # they began, as a string must grow to its least length; then with no room, which turns back sooner.
         nodes = min(MAX_NODES, 8 * limit + 16)
-        best = self._best(matcher, limit, 2 * limit + 16, nodes * max(1, patience), loops=False)
+        best = self._best(matcher, limit, 2 * limit + 16, nodes * patience or BRIEF, known=known)
         if not patience:
             return best
         if best is None:
@@ -100,6 +100,15 @@ class Closer:
             found = next(self._explore(matcher, limit, 2 * MAX_NODES), None)
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
+
+    def _rest(self, matcher: Matcher, row: Words, known: npt.NDArray[np.int64]) -> list[int] | None:
+        """An end of `known` that closes the text from here, where the mask is `row`."""
+        may = _allowed(row, known)
+        if self._is_inside(row):
+            may &= self._vocabulary.quoting[known]
+        begins = np.flatnonzero(may)[:MAX_BEGINS]
+        rests = (known[at:].tolist() for at in begins.tolist())
+        return next((rest for rest in rests if follow(matcher, rest)), None)
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
@@ -114,9 +123,11 @@ class Closer:
                 return found
         return best
 
-    def _best(self, matcher: Matcher, limit: int, longest: int, nodes: int, *, loops: bool = True) -> list[int] | None:
+    def _best(
+        self, matcher: Matcher, limit: int, longest: int, nodes: int, known: Sequence[int] | None = None
+    ) -> list[int] | None:
         best: list[int] | None = None
-        for path in islice(self._search(matcher, longest, nodes, loops), MAX_WAYS if loops else 1):
+        for path in islice(self._search(matcher, longest, nodes, known), MAX_WAYS if known is None else 1):
             short = path if len(path) <= limit < FAR else self._repacked(matcher, path)
             if best is None or len(short) < len(best):
                 best = short
@@ -124,21 +135,29 @@ class Closer:
                 break
         return best
 
-    def _search(self, matcher: Matcher, longest: int, most: int, loops: bool) -> Iterator[list[int]]:
+    def _search(
+        self, matcher: Matcher, longest: int, most: int, known: Sequence[int] | None = None
+    ) -> Iterator[list[int]]:
         """Ways of at most `longest` tokens to a whole text, the likeliest first, as far as `most` moves go.
 
-        Without `loops`, a move that leaves the mask as it was is taken for one that led nowhere, unless it closes
-        something or adds a member.
+        With `known`, the rest of it is tried at every place, and a move that leaves the mask as it was is taken for
+        one that led nowhere, unless it closes something or adds a member.
         """
         stack: list[tuple[Matcher, list[int], Words, Iterator[tuple[list[int], bool]]]] = []
-        nodes = 0
+        nodes, loops = 0, known is None
+        before_this = np.array((known or ())[-longest:], dtype=np.int64)
 
-        def enter(at: Matcher, path: list[int], before: "Words | None") -> None:
+        def enter(at: Matcher, path: list[int], before: "Words | None") -> list[int] | None:
             row = self._mask(at)
-            if row is not None and (before is None or not np.array_equal(row, before)):
-                stack.append((at, path, row, self._offers(row)))
+            if row is None or (before is not None and np.array_equal(row, before)):
+                return None
+            stack.append((at, path, row, self._offers(row)))
+            rest = self._rest(at, row, before_this[max(0, before_this.size - longest + len(path)) :])
+            return None if rest is None else path + rest
 
-        enter(matcher.copy(), [], None)
+        found = enter(matcher.copy(), [], None)
+        if found is not None:
+            yield found
         while stack and nodes < most:
             at, path, row, moves = stack[-1]
             move, counts = next(moves, ([], False))
@@ -153,8 +172,10 @@ class Closer:
                 continue
             if there.is_accepting:
                 yield path + move
-            else:
-                enter(there, path + move, None if loops or counts else row)
+                continue
+            found = enter(there, path + move, None if loops or counts else row)
+            if found is not None:
+                yield found
 
     def _explore(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
         """Ways as `_search` gives them, by breadth, in single characters too. Places whose mask is new go first."""
@@ -191,10 +212,13 @@ class Closer:
         row = np.empty(self._vocabulary.words, dtype=np.int32)
         return row if at.fill(row) else None
 
+    def _is_inside(self, row: Words) -> bool:
+        """Both kinds of bracket may come only inside a string, where they close nothing."""
+        return self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
+
     def _likely(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Moves that the mask lets begin, and whether each is a step on whatever the mask behind it."""
-        # Both kinds of bracket may come only inside a string, where they close nothing.
-        inside = self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
+        inside = self._is_inside(row)
         # Where a letter may come, no bracket closes anything either.
         worded = bool(_allowed(row, self._letter).any())
         for run, counts in (self._inside if inside else self._outside).offered(row):
@@ -204,10 +228,13 @@ class Closer:
         """The likely moves, then some of all that the mask allows."""
         yield from self._likely(row)
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
-        if int(_BITS[row.view(np.uint8)].sum()) > WIDE:
+        words = np.flatnonzero(row)
+        bits = np.unpackbits(row[words].view(np.uint8), bitorder="little")
+        if np.count_nonzero(bits) > WIDE:
             found = single[_allowed(row, single)][:FEW]
         else:
-            tokens = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.width])
+            places = np.flatnonzero(bits)
+            tokens = words[places >> 5] * 32 + (places & 31)
             tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
             found = tokens if tokens.size <= 2 * FEW else np.concatenate([tokens[:FEW], tokens[-FEW:]])
         for token in found.tolist():

@@ -47,6 +47,7 @@ class Guide:
         self._free = bool(spec.after)
         self._tail = b""
         self._plan = self._opening() if spec.finish_within_budget else None
+        self._known = self._plan or []  # the last way that was found, from whatever place
         self._spare = -1
         self._lost = 0  # times in a row that no end was found when one was looked for
         self._in_string = self._escaped = self._in_key = False
@@ -143,7 +144,11 @@ class Guide:
     def _way(self, left: int, patience: int) -> list[int] | None:
         """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
         without one the output may end unfinished."""
-        return self._opening() if self._free else self._compiled.closer.close(self._matcher, left, patience)
+        if self._free:
+            return self._opening()
+        found = self._compiled.closer.close(self._matcher, left, patience, self._known)
+        self._known = found or self._known
+        return found
 
     def _schedule(self, left: int) -> None:
         """What may be spent before the next look: a token each, and whatever tokens put the end further off."""

@@ -52,6 +52,11 @@ class VocabularyTable:
         return np.array([len(text) for text in self.tokens], dtype=np.int64)
 
     @cached_property
+    def quoting(self) -> npt.NDArray[np.bool_]:
+        """Whether a token holds a quotation mark."""
+        return np.array([b'"' in text for text in self.tokens], dtype=np.bool_)
+
+    @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
         """Every token that has a text, ends of sequence left out."""
         bits = np.zeros(self.words * 32, dtype=np.uint8)
