@@ -219,14 +219,14 @@ class ConstrainedSeat:
         if found is None:
             return None
         altered: dict[str, tuple[int, int]] = {}
-        failed: dict[str, str] = {}
+        failed: dict[str, UserError] = {}
         for place, id, guide in found:
             if self._guides.get(id) is not guide:
                 continue  # it ended meanwhile
             sampled = result.tokens[place]
             stands = guide.take(sampled)
             if guide.failure is not None:
-                failed[id] = f"structured output: {guide.failure}"
+                failed[id] = UserError(f"structured output: {guide.failure}", param=guide.param)
             elif stands != sampled:
                 altered[id] = place, stands
                 self._torn.add(id)

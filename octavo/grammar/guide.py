@@ -15,6 +15,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
+STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
 QUOTE, BACKSLASH, OPENING, NEXT, SPACE = ord('"'), ord("\\"), b"{[,", b"{,", b" \n\r\t"
 
 
@@ -55,6 +56,11 @@ class Guide:
         self._schedule(limit)
 
     @property
+    def param(self) -> str:
+        """The field that the constraint came in."""
+        return self._spec.param
+
+    @property
     def shortest(self) -> int | None:
         """Tokens of the shortest output that was found, None if none was."""
         opening = self._opening()
@@ -79,6 +85,8 @@ class Guide:
         whole = self.failure is not None or self._matcher.is_accepting
         for token in self._vocabulary.ends:
             _set(row, token, False)
+        if not whole and not row.any():
+            self.failure, whole = STUCK, True
         if whole and (self._produced >= self._spec.min_tokens or not row.any()):
             for token in self._ends:
                 _set(row, token, True)
