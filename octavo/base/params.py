@@ -39,7 +39,10 @@ class StructuredOutputsParams(Struct, kw_only=True, frozen=True, forbid_unknown_
     @property
     def given(self) -> list[str]:
         """Names of the constraints that are set."""
-        return [name for name in CONSTRAINTS if getattr(self, name) is not None and getattr(self, name) is not False]
+        found = {name: getattr(self, name) for name in CONSTRAINTS}
+        if self.json_object is False:  # off; a schema that is false is one that nothing fits
+            del found["json_object"]
+        return [name for name, value in found.items() if value is not None]
 
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")

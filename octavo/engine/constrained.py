@@ -202,13 +202,13 @@ class ConstrainedSeat:
         if found is None:
             return None
         altered: dict[str, tuple[int, int]] = {}
-        failed: dict[str, str] = {}
+        failed: dict[str, UserError] = {}
         found = [each for each in found if self._guides.get(each[1]) is each[2]]  # others ended meanwhile
         tokens = [result.tokens[place] for place, _, _ in found]
         standing = together.take([guide for _, _, guide in found], tokens)
         for (place, id, guide), sampled, stands in zip(found, tokens, standing):
             if guide.failure is not None:
-                failed[id] = f"structured output: {guide.failure}"
+                failed[id] = UserError(f"structured output: {guide.failure}", param=guide.param)
             elif stands != sampled:
                 altered[id] = place, stands
                 self._torn.add(id)

@@ -163,8 +163,8 @@ class Core:
         review = self._seat.review(plan, result)
         if review is None:
             return self.scheduler.update(plan, result)
-        for id, message in review.failed.items():
-            self._say(self.scheduler.reject([id], message))
+        for id, error in review.failed.items():
+            self._say(self.scheduler.reject([id], error))
         step = self.scheduler.update(plan, review.result)
         self.scheduler.amend(review.altered)
         return step

@@ -7,6 +7,7 @@ result may be altered before anyone has seen it.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
+from octavo.base.errors import UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
 
@@ -69,10 +70,10 @@ class Review:
 
     __slots__ = ("altered", "failed", "result")
 
-    def __init__(self, result: StepResult, altered: list[str], failed: dict[str, str]) -> None:
+    def __init__(self, result: StepResult, altered: list[str], failed: dict[str, UserError]) -> None:
         self.result = result
         self.altered = altered  # ids of requests whose token is not the device's
-        self.failed = failed  # ids of requests that cannot go on, and why
+        self.failed = failed  # ids of requests that cannot go on, by their own fault, and why
 
 
 class NoSeat:

@@ -8,6 +8,7 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import Form, Refused
+from octavo.grammar.ending import check_grammar_ends, check_schema_ends
 from octavo.grammar.schema import check_pattern, check_references, check_schema, normal
 from octavo.grammar.shortest import Example, hints, longest, no_example
 from octavo.grammar.spec import (
@@ -61,7 +62,9 @@ def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_
                 raise UserError(f"{param} may have at most {MAX_GRAMMAR_BYTES} bytes.", param=param)
             if not spec.source.strip():
                 raise UserError(f"{param} must not be empty.", param=param)
-            return Form("lark", _refusing(lark.from_any, spec.source, param))
+            text = _refusing(lark.from_any, spec.source, param)
+            _refusing(check_grammar_ends, text, param)
+            return Form("lark", text)
         case "structural_tag":
             tag = _parsed(spec.source, param)
             _refusing(lark.from_tag, tag, param)
@@ -73,7 +76,8 @@ def _json(spec: GrammarSpec, source: str, param: str, search: bool, example: Exa
     check_schema(schema, param)
     check_references(schema, schema, param)
     if schema is False:
-        raise UserError(f"{param} allows no value.", param=param)
+        raise UserError(f"{param} is false, which no value can satisfy.", param=param, code="invalid_value")
+    check_schema_ends(schema, param)
     schema = {} if schema is True else schema
     schema = normal(schema, schema, closed=not spec.additional_properties)
     return Form(
@@ -129,7 +133,7 @@ def _choice(source: str, param: str) -> Form:
 
 def _refusing(make: Any, source: Any, param: str) -> str:
     try:
-        text: str = make(source)
+        text: str = make(source) or ""
     except Refused as error:
         raise UserError(f"{param} {error.message}", param=param) from None
     if len(text) > 4 * MAX_GRAMMAR_BYTES:

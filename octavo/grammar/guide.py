@@ -17,6 +17,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
+STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
 QUOTE, BACKSLASH, COMMA, NEXT, SPACE = ord('"'), ord("\\"), ord(","), b"{,", b" \n\r\t"
 OPENING, CLOSING = b"{[", b"}]"
 
@@ -61,6 +62,11 @@ class Guide:
         self._schedule(limit)
 
     @property
+    def param(self) -> str:
+        """The field that the constraint came in."""
+        return self._spec.param
+
+    @property
     def shortest(self) -> int | None:
         """Tokens of the shortest output that was found, None if none was."""
         opening = self._opening()
@@ -96,6 +102,8 @@ class Guide:
             may_end = self._spec.optional and self._produced >= self._spec.min_tokens
         else:
             whole = self.failure is not None or self._matcher.is_accepting
+            if not whole and not row.any():
+                self.failure, whole = STUCK, True
             may_end = whole and (self._produced >= self._spec.min_tokens or not row.any())
         if may_end:
             for token in self._ends:

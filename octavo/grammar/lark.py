@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.grammar.base import Refused
+from octavo.grammar.ending import check_schema_ends
 from octavo.grammar.schema import normal
 
 MAX_NODES = 2048
@@ -92,6 +93,9 @@ class _Writer:
         schema = node.get("json_schema", True)
         if not isinstance(schema, dict | bool):
             raise Refused("has a json_schema that is no schema")
+        if schema is False:
+            raise Refused("has a json_schema that is false, which no value can satisfy")
+        check_schema_ends(schema, "json_schema")
         schema = {} if schema is True else schema
         return self._rule("%json " + msgspec.json.encode(normal(schema, schema, closed=False)).decode())
 

@@ -97,7 +97,7 @@ def check_references(schema: Any, root: Any, path: str) -> None:
             if key == "$ref" and isinstance(value, str):
                 if not value.startswith("#"):
                     raise _bad(f"{path}.$ref", "leads out of the schema; only references into itself are followed")
-                if not isinstance(pointed(root, value), dict | bool):
+                if value[1:2] in ("", "/") and not isinstance(pointed(root, value), dict | bool):  # else an anchor
                     raise _bad(f"{path}.$ref", "leads nowhere")
             elif key in ("$dynamicRef", "$recursiveRef"):
                 raise _bad(f"{path}.{key}", "is not supported")
@@ -218,7 +218,7 @@ def resolve(schema: Any, root: Any) -> Any:
 
 def pointed(root: Any, reference: Any) -> Any:
     """The value at a ``#/a/b`` pointer, None if there is none."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
     place = root
     for part in reference[1:].split("/")[1:]:

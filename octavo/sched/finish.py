@@ -1,5 +1,7 @@
 """How a request ends, and the last thing that is said about it."""
 
+from msgspec.structs import replace
+
 from octavo.base.errors import Overloaded, UserError
 from octavo.base.wire import TokenOutput
 from octavo.sched.request import Request
@@ -26,9 +28,11 @@ def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, i
     return accepted, None, None
 
 
-def ended(request: Request, finish: str, error: str | None = None) -> TokenOutput:
+def ended(request: Request, finish: str, error: str | UserError | None = None) -> TokenOutput:
     """A last output that brings no token."""
     cached = max(0, request.cached_tokens)
+    if isinstance(error, UserError):
+        return replace(refused(request.id, error), cached_tokens=cached, queued_s=request.queued_s)
     return TokenOutput(request.id, [], finish, cached_tokens=cached, error=error, queued_s=request.queued_s)
 
 

@@ -86,10 +86,11 @@ class Scheduler:
         requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
         return self._end(requests, "abort")
 
-    def reject(self, ids: Sequence[str], message: str) -> list[TokenOutput]:
-        """End these requests with an error that says `message`. Unknown ids are passed over."""
+    def reject(self, ids: Sequence[str], error: str | UserError) -> list[TokenOutput]:
+        """End these requests with an error: the server's, said in a few words, or their own. Unknown ids are passed
+        over."""
         requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
-        return self._end(requests, "error", message)
+        return self._end(requests, "error", error)
 
     def amend(self, ids: Sequence[str]) -> None:
         """The newest token of these requests was altered after the device had drawn it: tell the device what holds."""
@@ -149,7 +150,7 @@ class Scheduler:
                 code="kv_cache_exceeded",
             )
 
-    def _end(self, requests: Sequence[Request], finish: str, error: str | None = None) -> list[TokenOutput]:
+    def _end(self, requests: Sequence[Request], finish: str, error: str | UserError | None = None) -> list[TokenOutput]:
         for request in requests:
             self.board.end(request)
         if requests:

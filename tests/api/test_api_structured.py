@@ -78,6 +78,40 @@ def test_options_reach_the_constraint(live: Live) -> None:
     assert first.sampling.eos_token_ids
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {"json": False}}, "structured_outputs.json"),
+        ({"guided_json": False}, "guided_json"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": False}}},
+            "response_format.json_schema.schema",
+        ),
+    ],
+)
+def test_a_schema_that_is_false_is_told_apart_from_none(live: Live, fields: dict[str, Any], param: str) -> None:
+    answer = live.chat(max_tokens=4, **fields)
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert "is false, which no value can satisfy" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    "empty", [{"json": ""}, {"regex": ""}, {"choice": []}, {"grammar": ""}, {"structural_tag": ""}]
+)
+def test_what_is_empty_is_refused_and_not_passed_over(live: Live, empty: dict[str, Any]) -> None:
+    (name,) = empty
+    for fields, param in (({"structured_outputs": empty}, f"structured_outputs.{name}"),):
+        answer = live.chat(max_tokens=4, **fields)
+        if name == "grammar":  # read where it is compiled
+            assert rider(live) is not None
+        else:
+            assert (answer.status, answer.error["param"]) == (400, param), answer.body
+    assert live.chat(max_tokens=4, structured_outputs={"json": {}}).status == 200
+    assert rider(live) is not None
+    assert live.chat(max_tokens=4, structured_outputs={"json": True}).status == 200
+    assert rider(live) is not None
+
+
 def test_two_constraints_at_once_are_refused(live: Live) -> None:
     answer = live.chat(response_format={"type": "json_object"}, guided_regex="a")
     assert answer.status == 400

@@ -78,7 +78,9 @@ def _structured(body: Sampled, after: Sequence[str]) -> GrammarSpec | None:
 
 
 def _guided(body: Sampled, after: Sequence[str]) -> GrammarSpec | None:
-    given = [name for name in _GUIDED if getattr(body, name) not in (None, False)]
+    given = [name for name in _GUIDED if getattr(body, name) is not None]
+    if body.guided_json_object is False:
+        given.remove("guided_json_object")
     if not given:
         return None
     if len(given) > 1:

@@ -261,3 +261,44 @@ def test_the_wait_for_a_constraint_counts_as_waiting_and_is_told(seats):
     core.step()
     assert core.stats.figures["grammar_waiting"] == 0
     assert not core._held_since
+
+
+class _Spent:
+    """A matcher of an engine that gives up."""
+
+    is_accepting = False
+
+    def fill(self, row):
+        del row
+        return False
+
+    def accept(self, token):
+        del token
+        return False
+
+
+class _Stuck(_Spent):
+    """One that has come to where nothing follows."""
+
+    def fill(self, row):
+        row.fill(0)
+        return True
+
+
+@pytest.mark.parametrize("matcher", [_Spent(), _Stuck()])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_constraint_that_fails_on_the_way_ends_its_request_alone(seats, depth, matcher):
+    core = make_core(seats(), depth=depth)
+    wanted = [request(f"r{i}", json_spec(SCHEMAS[i % 2]) if i % 2 else None, seed=i) for i in (2, 3, 4, 5)]
+    lost = request("lost", json_spec(SCHEMAS[1], param="guided_json", finish_within_budget=False), seed=9)
+    core.add(lost)
+    begin = time.monotonic()
+    while "lost" not in core._seat._guides and time.monotonic() - begin < 30:
+        core.step()
+    core.step()
+    core._seat._guides["lost"]._matcher = matcher
+    results = run(core, wanted)
+    check(wanted, {name: found for name, found in results.items() if name != "lost"})
+    last = results["lost"][1]
+    assert (last.finish, last.error_code, last.error_param) == ("error", 400, "guided_json")
+    assert last.error.startswith("structured output: ")
