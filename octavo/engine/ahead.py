@@ -1,10 +1,12 @@
 """What every engine imports, for a process that has time before it is told which one it will be."""
 
-import torch  # noqa: F401
+from octavo.platform.lean_torch import import_torch
 
-import octavo.engine.assemble
-import octavo.models.decoder
-import octavo.weights.load
-import octavo.weights.source
-import octavo.worker.assemble
-import octavo.worker.worker  # noqa: F401
+import_torch()
+
+import octavo.engine.assemble  # noqa: E402
+import octavo.models.decoder  # noqa: E402
+import octavo.weights.load  # noqa: E402
+import octavo.weights.source  # noqa: E402
+import octavo.worker.assemble  # noqa: E402
+import octavo.worker.worker  # noqa: E402, F401

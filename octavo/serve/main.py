@@ -5,6 +5,7 @@ The port comes first: a port in use must fail within a second, not after minutes
 
 import asyncio
 import contextlib
+import gc
 import socket
 import sys
 import time
@@ -81,6 +82,8 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
         if not http.done():
             backend = start.result()
             service.attach(backend)
+            gc.freeze()  # what the start made stays: the collector need not walk it
+            gc.enable()
             await resume(service)
             names = ", ".join(service.names)
             seconds = time.monotonic() - begin
