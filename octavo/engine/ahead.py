@@ -5,13 +5,14 @@ own half gigabyte, whose hash is a part of each kernel's name, and compiles the 
 """
 
 import ctypes
-import gc
 import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
+
+from octavo.platform.lean_torch import import_torch
 
 MODULES = (
     "octavo.engine.assemble",
@@ -26,19 +27,14 @@ GPU_MODULES = ("octavo.kernels.triton.table", "octavo.worker.rehearsal")
 
 def prepare(gpu: bool) -> None:
     """Import and set up. `gpu`: the engine may run on one, if there is one."""
-    gc.disable()  # of what an import makes next to nothing is garbage, and looking for it takes a quarter of the time
-    try:
-        driver = Aside(start_driver) if gpu and find_spec("triton") else None
-        triton = Aside(start_triton) if driver is not None and find_driver() else None
-        import_module("torch")
-        for name in MODULES:
+    driver = Aside(start_driver) if gpu and find_spec("triton") else None
+    triton = Aside(start_triton) if driver is not None and find_driver() else None
+    import_torch()
+    for name in MODULES:
+        import_module(name)
+    if triton is not None and driver is not None and driver.result() and triton.result():
+        for name in GPU_MODULES:
             import_module(name)
-        if triton is not None and driver is not None and driver.result() and triton.result():
-            for name in GPU_MODULES:
-                import_module(name)
-    finally:
-        gc.enable()
-        gc.freeze()
 
 
 class Aside:

@@ -64,7 +64,8 @@ class EngineClient:
         self._journal = Journal()
         self._replay = Replay(self._journal, self._dispatch, self._refuse, self._count_replayed)
         self._replies: dict[int, asyncio.Future[ControlReply]] = {}
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: Vocabulary | None = None  # told to the engine
+        self._tell_vocabulary: Callable[[], Vocabulary] | None = None  # not told yet
         self._unsent_aborts: list[str] = []
         self._control_ids = itertools.count(1)
         self._watchdog = self._new_watchdog(epoch)
@@ -128,6 +129,8 @@ class EngineClient:
         if request.id in self._journal:
             raise UserError(f"a request with the id {request.id[:80]!r} is running already", param="request_id")
         entry = Entry(request)
+        if request.riders:
+            self.provide_now()
         if not self.restarting:
             try:
                 if not self._dispatch(entry):
@@ -140,12 +143,21 @@ class EngineClient:
         self._journal.open(entry)
         return Stream(request.id, entry.mailbox, self._abort_one)
 
-    def provide(self, vocabulary: Vocabulary) -> None:
-        """What the tokens stand for, for features of the engine that must know. Raises EngineDead, EngineError."""
+    def provide(self, vocabulary: Callable[[], Vocabulary]) -> None:
+        """Says what the tokens stand for, for features of the engine that must know; asked before the first request
+        that such a feature rides on."""
+        self._tell_vocabulary = vocabulary
+
+    def provide_now(self) -> None:
+        """Tell the engine what the tokens stand for, once, if there is anything to tell. Raises EngineDead,
+        EngineError."""
+        if self._tell_vocabulary is None:
+            return
         self._life.check_alive()
-        self._vocabulary = vocabulary
+        vocabulary = self._tell_vocabulary()
         if not self.restarting and not self._epoch.send(vocabulary):
             raise EngineError("the engine does not read what it is sent")
+        self._vocabulary, self._tell_vocabulary = vocabulary, None
 
     def abort(self, ids: Iterable[str]) -> None:
         """End requests at the engine's next step; their streams end too. Unknown ids are passed over."""

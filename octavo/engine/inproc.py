@@ -19,6 +19,7 @@ class InprocClient:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.ready = engine.ready
+        self._tell_vocabulary: Callable[[], Vocabulary] | None = None
         self.stats = engine.core.stats  # as of the last step; another thread may read it at any time
 
     @classmethod
@@ -30,12 +31,15 @@ class InprocClient:
     def has_work(self) -> bool:
         return self.engine.core.has_work
 
-    def provide(self, vocabulary: Vocabulary) -> None:
-        """What the tokens stand for, for features that must know."""
-        self.engine.core.provide(vocabulary)
+    def provide(self, vocabulary: Callable[[], Vocabulary]) -> None:
+        """Says what the tokens stand for, for features that must know; asked before the first request with one."""
+        self._tell_vocabulary = vocabulary
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. A refusal comes as its output."""
+        if request.riders and self._tell_vocabulary is not None:
+            self.engine.core.provide(self._tell_vocabulary())
+            self._tell_vocabulary = None
         self.engine.core.add(request)
 
     def abort(self, ids: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 Standard library only, so that the command line can start it before it imports the server.
 """
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -62,6 +61,8 @@ class Started:
     """A process that runs already, with what engine/process.py uses of asyncio's own."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        import asyncio
+
         self._process = process
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = loop.create_future()
@@ -87,6 +88,8 @@ class Started:
 
     async def wait(self) -> int:
         """Its exit code, or minus the number of the signal that ended it."""
+        import asyncio
+
         return await asyncio.shield(self._ended)
 
     def write(self, data: bytes) -> None:

@@ -87,6 +87,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
             # What start-up made, a vocabulary's worth of objects, lives as long as the process: the collector would
             # hold every stream up for tens of milliseconds to walk it.
             gc.freeze()
+            gc.enable()
             names = ", ".join(service.names)
             seconds = time.monotonic() - begin
             logs.tell(f"serving {names} at {url} (ready after {seconds:.1f} s)")

@@ -39,14 +39,17 @@ async def launch(config: OctavoConfig) -> Backend:
         text.cancel()
         raise
     try:
-        side = await text
-        if side.vocabulary is not None:
-            engine.provide(side.vocabulary)
+        limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size, config.serve.limits.queue_timeout)
+        processor = (await text).processor(limits)
+        if processor.vocabulary is not None:
+            engine.provide(processor.vocabulary)
+            if engine.ready.device != "cpu":  # there memory and the first answer count for more than the first schema
+                await in_thread(processor.vocabulary)
+                engine.provide_now()
     except BaseException:
         await engine.close()
         raise
-    limits = Limits(engine.ready.max_model_len, engine.ready.vocab_size, config.serve.limits.queue_timeout)
-    return Backend(engine, side.processor(limits), phases)
+    return Backend(engine, processor, phases)
 
 
 def _load(config: OctavoConfig, files: ModelFiles, phases: dict[str, float]) -> TextSide:

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 from octavo.base.config import ModelConfig
-from octavo.base.wire import Vocabulary
 from octavo.text.chat import ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
 from octavo.text.parse.speech import Speech
 from octavo.text.request import Limits, TextProcessor
-from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, TokenizerSource, load_tokenizer
 
 
@@ -21,7 +19,6 @@ class TextSide:
     defaults: Defaults
     seed: int
     speech: Speech  # how the model marks thoughts and calls
-    vocabulary: Vocabulary | None  # for features of the engine that must know; None: it cannot be told
 
     def processor(self, limits: Limits) -> TextProcessor:
         """The front door, for an engine with these limits."""
@@ -42,4 +39,4 @@ def load_text(
     _ = tokenizer.longest_token  # worked out now and not in the first request
     source = "\n".join(tokenizer.templates.values())
     speech = Speech(tokenizer, source, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
-    return TextSide(tokenizer, template, defaults, config.seed, speech, vocabulary_of(tokenizer))
+    return TextSide(tokenizer, template, defaults, config.seed, speech)

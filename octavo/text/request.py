@@ -23,7 +23,7 @@ from octavo.text.fanout import mix, sibling_id, sibling_seed
 from octavo.text.parse.speech import NO_DIALECT, Speech, Voice, Wish
 from octavo.text.sampling import check_ids, resolve_sampling
 from octavo.text.special import Bounds, Crowded, Rendered
-from octavo.text.structured import given_spec
+from octavo.text.structured import given_spec, vocabulary_of
 from octavo.text.tokenizer import Tokenizer
 
 MAX_ID_CHARS = 256
@@ -52,6 +52,7 @@ class TextProcessor:
     """Turns prompts into engine requests.
 
     `seed` starts the seeds of requests that give none. `speech` is how the model marks thoughts and calls.
+    `vocabulary` tells what each token stands for, for features of the engine that must know; None: it cannot be told.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TextProcessor:
         self.template = chat
         self.limits = limits
         self.defaults = defaults
+        self.vocabulary = vocabulary_of(tokenizer)
         self._vocab_size = min(tokenizer.vocab_size, limits.vocab_size)
         self._seed = seed
         self._counter = count(1)
@@ -291,6 +293,8 @@ class TextProcessor:
         """A constraint says itself when the output may end: it takes over `min_tokens`, and ends stay ends."""
         ends = tuple(token for token in self.tokenizer.eos_ids if token < self._vocab_size)
         check_shape(grammar)
+        if self.vocabulary is not None:
+            self.vocabulary()  # the engine will ask; here it holds nobody up
         spec = replace(grammar, min_tokens=max(grammar.min_tokens, sampling.min_tokens))
         return replace(sampling, min_tokens=0, eos_token_ids=ends), {RIDER: encode_spec(spec)}
 

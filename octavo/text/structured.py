@@ -1,7 +1,8 @@
 """From StructuredOutputsParams, in a caller's words, to a GrammarSpec, in the engine's. Shape only: the engine says
 whether a constraint can be enforced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -59,13 +60,20 @@ def _source(kind: Kind, value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary | None:
-    """What each token stands for; None for a tokenizer whose tokens mean nothing without their neighbours."""
-    if tokenizer.pieces is None:
+def vocabulary_of(tokenizer: Tokenizer) -> Callable[[], Vocabulary] | None:
+    """Tells what each token stands for, worked out the first time; None for a tokenizer whose tokens mean nothing
+    without their neighbours."""
+    pieces = tokenizer.pieces
+    if pieces is None:
         return None
-    tokenizer.pieces.fill()
-    return Vocabulary(
-        tokens=[tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
-        special=sorted(tokenizer.special_ids),
-        ends=list(tokenizer.eos_ids),
-    )
+
+    @cache
+    def tell() -> Vocabulary:
+        pieces.fill()
+        return Vocabulary(
+            tokens=[tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
+            special=sorted(tokenizer.special_ids),
+            ends=list(tokenizer.eos_ids),
+        )
+
+    return tell

@@ -54,6 +54,7 @@ class Tokenizer:
         vocab_size: int | None = None,
         templates: Mapping[str, str] | None = None,
         special_texts: Mapping[str, str] | None = None,
+        longest: int | None = None,
     ) -> None:
         added = backend.get_added_tokens_decoder()
         self.backend = backend
@@ -66,6 +67,7 @@ class Tokenizer:
         self.special_texts = dict(special_texts or {})
         self.pieces: Pieces | None = bytes_table(backend)
         self.special = SpecialText(backend, self.special_ids)
+        self._longest = longest  # of the tokens as written, where it is known; asking the library takes a while
 
     @property
     def chat_template(self) -> str | None:
@@ -78,7 +80,7 @@ class Tokenizer:
     @cached_property
     def longest_token(self) -> int:
         """Most characters of text that one token can stand for, whitespace that a special token swallows aside."""
-        longest = max(map(len, self.backend.get_vocab(True)), default=1)
+        longest = self._longest or max(map(len, self.backend.get_vocab(True)), default=1)
         # Normal forms can fold several characters into one.
         return longest * (4 if "NF" in str(self.backend.normalizer) else 1)
 
@@ -170,4 +172,5 @@ def from_gguf(metadata: Mapping[str, Any], path: str = "model.gguf") -> Tokenize
         vocab_size=vocabulary.size,
         templates=vocabulary.templates(),
         special_texts={name: vocabulary.tokens[token] for name, token in ids.items() if token is not None},
+        longest=max(map(len, vocabulary.tokens)),
     )

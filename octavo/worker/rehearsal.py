@@ -120,9 +120,7 @@ def _launcher(ops: Ops, part: Part) -> Launcher:
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
     if not part.capture:
         return eager
-    return captured(
-        platform, ops, stager, table, model, head, layout, kv, eager, resolved, group=arch.query_group
-    )
+    return captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved, group=arch.query_group)
 
 
 def _enough(arch: Architecture) -> int:

@@ -71,7 +71,7 @@ async def launch(
         assembly=assembly,
         log_level=os.environ.get("OCTAVO_FAULTS_LOG", "critical"),
     )
-    client.provide(VOCABULARY)
+    client.provide(lambda: VOCABULARY)
     return client
 
 

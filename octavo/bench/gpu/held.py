@@ -51,9 +51,9 @@ def dress(llm: Any) -> None:
     """Give a model with a stand-in tokenizer a vocabulary, as far as constraints are concerned."""
     client = llm._client
     seat = client.engine.core._seat
-    seat.shutdown()  # it has the stand-in's own vocabulary, which spells no JSON, and takes none after the first
+    seat.shutdown()  # it may have the stand-in's own vocabulary, which spells no JSON, and takes none after the first
     seat._compiler = None
-    client.provide(vocabulary(client.ready.vocab_size))
+    client.provide(lambda: vocabulary(client.ready.vocab_size))
     llm._text.tokenizer.eos_ids = (END,)
 
 

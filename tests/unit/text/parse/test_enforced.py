@@ -37,7 +37,6 @@ from octavo.text.parse.lark import Terms
 from octavo.text.parse.registry import TOOL_PARSERS, tool_parser
 from octavo.text.parse.speech import Speech, Wish
 from octavo.text.request import Limits, TextProcessor
-from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.facts import ModelFiles
 
@@ -105,11 +104,10 @@ def make(dialect: str, reasoning: str, special: bool, depth: int) -> tuple[Inpro
     )
     resolved = resolve(config, arch, MACHINE)
     client = InprocClient(finish(config, resolved, [KVSpec(1, 8)], width, FakeExecutor(width), Phases(), files))
-    vocabulary = vocabulary_of(tokenizer)
-    assert vocabulary is not None
-    client.provide(vocabulary)
     speech = Speech(tokenizer, TEMPLATE, tool_parser=dialect, reasoning_parser=reasoning)
     text = TextProcessor(tokenizer, ChatTemplate(TEMPLATE), Limits(1024, width), speech=speech)
+    assert text.vocabulary is not None
+    client.provide(text.vocabulary)
 
     def ask(content: str, wish: Wish, max_tokens: int, grammar: GrammarSpec | None = None, **args: Any) -> Collector:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
