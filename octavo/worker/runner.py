@@ -5,6 +5,7 @@ feature's name and no wait for the device: what differs between steps is in the 
 in the objects given at assembly.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,15 @@ from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.sample.sampler import Drawn, Prepared, Sampler
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A step that is computed; what its sampling starts from, unless that is the likeliest tokens."""
+
+    launched: Launched
+    prepared: Prepared | None = None
+    logits: Tensor | None = None  # [S, V] fp32
 
 
 class Runner:
@@ -48,53 +58,58 @@ class Runner:
         self._head = head
         self._sampler = sampler
         self._prompt_logprobs = prompt_logprobs
-        self._launched: Launched | EngineError | None = None
+        self._begun: _Begun | EngineError | None = None
 
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step."""
-        if self._launched is not None:
+        if self._begun is not None:
             raise EngineError(f"step {plan.step} came before the last one was sampled")
         try:
-            self._launched = self._forward(plan)
+            self._begun = self._forward(plan)
         except Exception as error:
-            self._launched = failure(plan.step, error)
+            self._begun = failure(plan.step, error)
 
     def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:
         """Enqueue the sampling of the step last given to `forward`. `riders`: what the rules of their names read."""
-        launched, self._launched = self._launched, None
-        if launched is None:
+        begun, self._begun = self._begun, None
+        if begun is None:
             raise EngineError("sample without a step")
-        if isinstance(launched, EngineError):
-            return FailedPending(launched)
+        if isinstance(begun, EngineError):
+            return FailedPending(begun)
         try:
-            return self._sample(launched, riders)
+            return self._sample(begun, riders)
         except Exception as error:
-            return FailedPending(failure(launched.plan.step, error))
+            return FailedPending(failure(begun.launched.plan.step, error))
 
     def prepare(self) -> bool:
         """Use a quiet moment between steps; True while there is more to do."""
-        return self._launched is None and self._launcher.prepare()
+        return self._begun is None and self._launcher.prepare()
 
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> Launched:
+    def _forward(self, plan: StepPlan) -> "_Begun":
         self._table.apply(plan)
         self._sampler.apply(plan)
         self._prompt_logprobs.apply(plan)
-        return self._launcher.launch(plan, whole=self._prompt_logprobs.asked(plan.rows))
+        launched = self._launcher.launch(plan, whole=self._prompt_logprobs.asked(plan.rows))
+        rows = launched.batch.host_sample_rows
+        # The riders may be long in coming: all that does not need them is the device's to do meanwhile.
+        return _Begun(launched) if self._sampler.plain(rows) else self._with_logits(launched)
+
+    def _with_logits(self, launched: Launched) -> "_Begun":
+        return _Begun(launched, self._sampler.prepare(launched.batch), self._head(launched.chosen))
 
     @torch.inference_mode()
-    def _sample(self, launched: Launched, riders: dict[str, Any]) -> StepPending:
+    def _sample(self, begun: "_Begun", riders: dict[str, Any]) -> StepPending:
+        launched = begun.launched
         batch = launched.batch
         spans = self._prompt_logprobs.prepare(batch)
         prompt = None if spans is None else self._prompt_logprobs.compute(launched.hidden, self._head, spans)
-        prepared: Prepared | None = None
         drawn: Drawn | None = None
         if batch.host_sample_rows.size:
-            if not riders and self._sampler.plain(batch.host_sample_rows):
-                drawn = Drawn(launched.greedy(), None)
-            else:
-                prepared = self._sampler.prepare(batch)
-                drawn = self._draw(launched, prepared, riders)
+            if riders and begun.prepared is None:
+                begun = self._with_logits(launched)
+            drawn = self._draw(begun, riders)
+        prepared = begun.prepared
         outputs = Outputs(
             tokens=self._landing.take(drawn.tokens) if drawn else None,
             spoiled=self._table.spoiled[batch.host_sample_rows] if self._table.any_spoiled else None,
@@ -108,9 +123,11 @@ class Runner:
         self._stager.guard(event)
         return StepPending(launched.plan.step, event, outputs)
 
-    def _draw(self, launched: Launched, prepared: Prepared, riders: dict[str, Any]) -> Drawn:
-        drawn = self._sampler.sample(self._head(launched.chosen), prepared, riders)
-        batch = launched.batch
+    def _draw(self, begun: "_Begun", riders: dict[str, Any]) -> Drawn:
+        if begun.prepared is None or begun.logits is None:
+            return Drawn(begun.launched.greedy(), None)
+        drawn = self._sampler.sample(begun.logits, begun.prepared, riders)
+        batch = begun.launched.batch
         self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens)
         return drawn
 

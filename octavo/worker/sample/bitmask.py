@@ -10,6 +10,8 @@ from torch import Tensor
 from octavo.worker.sample.masks import NEVER
 from octavo.worker.staging import Ints, ints
 
+BITS = (1 << np.arange(32, dtype=np.uint32)).view(np.int32)
+
 
 class BitMask:
     """Reads a rider ``(rows [K] int32, masks [K, ceil(V / 32)] int32)``: indexes into the sampled rows, and for each
@@ -26,11 +28,11 @@ class BitMask:
             raise ValueError(f"masks of {masks.shape} for {rows.size} rows of {self._vocab_size} tokens")
         index, words = self._send([ints(rows), masks])
         if self._bits is None or self._bits.device != logits.device:
-            self._bits = torch.arange(32, dtype=torch.int32, device=logits.device)
-        may = (words.view(masks.shape)[:, :, None] >> self._bits) & 1
-        allowed = may.view(rows.size, -1)[:, : self._vocab_size].bool()
+            self._bits = torch.from_numpy(BITS).to(logits.device)
+        bits = words.view(masks.shape)[:, :, None].bitwise_and(self._bits)
+        forbidden = bits.eq(0).view(rows.size, -1)[:, : self._vocab_size]
         if rows.size == logits.shape[0]:
-            logits.masked_fill_(~allowed, NEVER)  # the riders come in the order of the sampled rows
+            logits.masked_fill_(forbidden, NEVER)  # the riders come in the order of the sampled rows
             return
         index = index.long()
-        logits.index_copy_(0, index, logits.index_select(0, index).masked_fill_(~allowed, NEVER))
+        logits.index_copy_(0, index, logits.index_select(0, index).masked_fill_(forbidden, NEVER))
