@@ -142,13 +142,18 @@ class Generation:
         they come, without a turn of the task that reads the steps."""
         if len(self._streams) > 1:
             return
+        feed, timer, now = self._sequences[0][1].feed, self._timers[0], time.monotonic
 
-        def hear(output: TokenOutput) -> bool:
+        def hear(output: TokenOutput) -> bool:  # each token of each stream comes by here
             if not ready():
                 return False
-            piece = self._read(0, output)
-            show(piece)
-            self._heard_end = piece.delta.finish_reason is not None
+            delta = feed(output)
+            if delta.finish_reason is None:
+                timer.feed(output, now())
+                show(Piece(0, delta))
+            else:
+                show(self._note(0, output, delta))
+                self._heard_end = True
             return True
 
         self._streams[0].listen(hear)

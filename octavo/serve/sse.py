@@ -62,10 +62,9 @@ class EventStream:
             await asyncio.sleep(0)  # lets the server see the loss before it sees us leave
             raise ClientDisconnect from None
 
-    @property
     def open(self) -> bool:
         """Whether `write_now` may be called."""
-        return self.started and self._connection is not None and not self.paused
+        return self.started and self._connection is not None and not self._connection["paused"]()
 
     def write_now(self, events: bytes) -> None:
         """`write` for an `open` stream, from outside the task that answers."""

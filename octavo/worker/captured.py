@@ -131,7 +131,7 @@ class CapturedLauncher:
         lineup = self._lineup
         starts = np.asarray(plan.starts, dtype=np.int64)
         seq_lens = starts + lineup.counts
-        positions = seq_lens[lineup.sample] if lineup.mixed else seq_lens
+        positions = seq_lens[lineup.sample]
         step.numbers.lay_out(lineup, seq_lens, positions)
         self._stager.fill(step.device, step.numbers.host)
         hidden, chosen = step.body.replay()

@@ -33,7 +33,7 @@ class Lineup:
         np.cumsum(counts, out=query_start[1:])
         total = int(query_start[-1])
         mixed = not total == rows.size == sample.size
-        return cls(columns, rows, counts, query_start, sample, rows[sample] if mixed else rows, total, mixed)
+        return cls(columns, rows, counts, query_start, sample, rows[sample], total, mixed)
 
     def is_of(self, plan: StepPlan) -> bool:
         """Whether the plan has the very columns that this was made of, which never change."""

@@ -1,11 +1,12 @@
 """Where a step's time goes: what the host does beside waiting, and how long the GPU stands idle."""
 
 import json
-import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from octavo.base.plan import StepPlan, StepResult
@@ -14,8 +15,19 @@ DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 MIDDLE = (0.65, 0.95)  # the part of a profiled run that is looked at: its prompts come first, its end thins out
 
 
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """Median seconds of a step on the host: all but the wait for results, and what of it the worker takes."""
+
+    whole: float
+    forward: float
+    sample: float
+    read: float
+    steps: int  # that were looked at
+
+
 class _Watched:
-    """A pending result whose wait is counted."""
+    """A pending result whose wait is counted, and the reading behind it."""
 
     def __init__(self, inner: Any, meter: "_Meter") -> None:
         self._inner = inner
@@ -28,9 +40,22 @@ class _Watched:
         begin = time.perf_counter()
         while not self._inner.done():
             pass
-        self._meter.waited += time.perf_counter() - begin
+        there = time.perf_counter()
         result: StepResult = self._inner.result()
+        self._meter.waited += there - begin
+        self._meter.step.read = time.perf_counter() - there
         return result
+
+
+@dataclass(slots=True)
+class _Step:
+    begin: float
+    waited: float  # in all, before it
+    rows: int
+    tokens: int
+    forward: float = 0.0
+    sample: float = 0.0
+    read: float = 0.0  # of the result that came while it was the newest step
 
 
 class _Meter:
@@ -39,18 +64,27 @@ class _Meter:
     def __init__(self, executor: Any) -> None:
         self._forward, self._sample = executor.forward, executor.sample
         self.waited = 0.0
-        self.steps: list[tuple[float, float, int, int]] = []  # begun, waited before, rows, tokens
+        self.steps: list[_Step] = []
+
+    @property
+    def step(self) -> _Step:
+        return self.steps[-1]
 
     def forward(self, plan: StepPlan) -> None:
-        self.steps.append((time.perf_counter(), self.waited, len(plan.rows), plan.total_tokens))
+        begin = time.perf_counter()
+        self.steps.append(_Step(begin, self.waited, len(plan.rows), plan.total_tokens))
         self._forward(plan)
+        self.step.forward = time.perf_counter() - begin
 
     def sample(self, riders: dict[str, Any]) -> _Watched:
-        return _Watched(self._sample(riders), self)
+        begin = time.perf_counter()
+        pending = self._sample(riders)
+        self.step.sample = time.perf_counter() - begin
+        return _Watched(pending, self)
 
 
-def host_seconds(executor: Any, run: Callable[[], object], rows: int) -> tuple[float, int]:
-    """Median seconds from one step's start to the next without the wait for results, and of how many steps.
+def host_time(executor: Any, run: Callable[[], object], rows: int) -> HostTime:
+    """From one step's start to the next without the wait for results.
 
     Only decode steps of `rows` requests count: plan, batch, launches, sampling, update and detokenization.
     """
@@ -60,14 +94,16 @@ def host_seconds(executor: Any, run: Callable[[], object], rows: int) -> tuple[f
         run()
     finally:
         del executor.forward, executor.sample
-    times = [
-        (next_begin - begin) - (next_waited - waited)
-        for (begin, waited, had, tokens), (next_begin, next_waited, _, _) in pairwise(meter.steps)
-        if had == tokens == rows
-    ]
-    if not times:
+    pairs = [(step, then) for step, then in pairwise(meter.steps) if step.rows == step.tokens == rows]
+    if not pairs:
         raise RuntimeError(f"no step decoded {rows} requests at once")
-    return statistics.median(times), len(times)
+    return HostTime(
+        whole=median((then.begin - step.begin) - (then.waited - step.waited) for step, then in pairs),
+        forward=median(step.forward for step, _ in pairs),
+        sample=median(step.sample for step, _ in pairs),
+        read=median(step.read for step, _ in pairs),
+        steps=len(pairs),
+    )
 
 
 def busy_share(run: Callable[[], object], folder: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.bench.data import even
 from octavo.bench.gpu.child import Report
 from octavo.bench.gpu.held import dress, held_rate
-from octavo.bench.gpu.host import busy_share, host_seconds
+from octavo.bench.gpu.host import busy_share, host_time
 from octavo.bench.gpu.setting import Setting, model_folder
 from octavo.bench.gpu.timing import repeated
 from octavo.bench.offline import timed
@@ -130,8 +130,9 @@ class OfflineSmall(Offline):
         sizes = self._sizes
         self._warm_up()
         load = even(sizes.count, sizes.host_in, sizes.host_out, seed=self._next())
-        took, steps = host_seconds(self._llm._client.engine.core.executor, lambda: timed(self._llm, load), sizes.count)
-        report("T14", 1e6 * took, f"median of {steps} steps, all but waiting for the device")
+        took = host_time(self._llm._client.engine.core.executor, lambda: timed(self._llm, load), sizes.count)
+        parts = ", ".join(f"{1e6 * getattr(took, part):.0f} to {part}" for part in ("forward", "sample", "read"))
+        report("T14", 1e6 * took.whole, f"median of {took.steps} steps, all but waiting for the device; {parts}")
         if self._setting.device == "cuda":
             load = even(sizes.count, sizes.host_in, sizes.host_out // 2, seed=self._next())
             report("T14.busy", 100 * busy_share(lambda: timed(self._llm, load), self._setting.folder))

@@ -164,7 +164,7 @@ def num_programs(device: torch.device) -> int:
 def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> Longs:
     """Tokens that the rows of one query attend to, 0 for the others; no `query_lens`: all are of one query."""
     visible = seq_lens if window is None else np.minimum(seq_lens, window)
-    return visible if query_lens is None else np.where(query_lens == 1, visible, 0)
+    return visible if query_lens is None else visible * (query_lens == 1)
 
 
 def _fill_chunks(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
@@ -178,7 +178,7 @@ def _fill_chunks(out: Ints, visible: Longs, num_kv_heads: int, programs: int) ->
 def _fill_tiles(out: npt.NDArray[np.int32], query_lens: npt.NDArray[np.int64], tile: int) -> None:
     """Running count of query tiles ``[R + 1]`` of the rows of several queries."""
     out[0] = 0
-    np.cumsum(np.where(query_lens == 1, 0, -(-query_lens // tile)), out=out[1:])
+    np.add.accumulate((query_lens + (tile - 1)) // tile * (query_lens != 1), out=out[1:])
 
 
 def _upload(values: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -120,7 +120,7 @@ class Answer:
                         continue
                     if not events.started:
                         await events.start(self._call.headers)
-                        generation.listen(lambda: events.open, show)
+                        generation.listen(events.open, show)
                     await events.write(out)
         except ClientDisconnect:
             raise

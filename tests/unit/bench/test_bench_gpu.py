@@ -12,7 +12,7 @@ import pytest
 
 from octavo.bench import report
 from octavo.bench.gpu import drive
-from octavo.bench.gpu.host import host_seconds, share_of
+from octavo.bench.gpu.host import host_time, share_of
 from octavo.bench.gpu.http_rows import between, gaps_within
 from octavo.bench.gpu.page import decode_chart
 from octavo.bench.gpu.peers import Peers, short
@@ -164,9 +164,11 @@ def test_the_host_time_leaves_the_wait_out():
             executor.forward(SimpleNamespace(rows=[1, 2], total_tokens=2))
             executor.sample({}).result()
 
-    took, steps = host_seconds(executor, run, 2)
-    assert steps == 5
-    assert 0.002 <= took < 0.015
+    took = host_time(executor, run, 2)
+    assert took.steps == 5
+    assert 0.002 <= took.forward <= took.whole < 0.015
+    assert took.sample < took.forward
+    assert took.read < took.forward
     assert "forward" not in vars(executor)
 
 

@@ -93,8 +93,7 @@ class Bench:
     def step(self, *plan, **more):
         self.platform.counts.clear()
         with Launches() as launches:
-            result = self.driver.launch(*plan, **more).result()
-        assert len(result.tokens) == 0 or min(result.tokens) >= 0
+            self.driver.launch(*plan, **more).result()
         return launches.counts + self.platform.counts
 
 
