@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from octavo.sched.gates.long_prefill import Slicing
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """Settled at start-up; see base/config.py for what each means."""
@@ -9,8 +11,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    long_prefill_token_threshold: int = 0  # 0: no limit
-    long_prefill_reach: int = 0  # tokens computed before at which a token costs twice as much; 0: they cost nothing
+    slicing: Slicing = Slicing()  # of prompts beside others; none
     max_waiting: int = 1024
     max_waiting_tokens: int = 1 << 24
     scheduling_policy: str = "fair"

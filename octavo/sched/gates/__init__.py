@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from octavo.sched.gates.base import Gate
 from octavo.sched.gates.ceiling import CeilingGate
-from octavo.sched.gates.long_prefill import LongPrefillGate
+from octavo.sched.gates.long_prefill import LongPrefillGate, Slicing
 from octavo.sched.gates.paused import PausedGate
 from octavo.sched.gates.probation import ProbationGate
 from octavo.sched.gates.rows import RowGate, RowPool
@@ -23,6 +23,7 @@ __all__ = [
     "ProbationGate",
     "RowGate",
     "RowPool",
+    "Slicing",
     "TokenGate",
     "standard_gates",
 ]
@@ -32,6 +33,6 @@ def standard_gates(limits: Limits, rows: RowPool) -> list[Gate]:
     """In the order in which they are asked; each sees what the ones before left."""
     return [
         RowGate(rows),
-        LongPrefillGate(limits.long_prefill_token_threshold, limits.long_prefill_reach),
+        LongPrefillGate(limits.slicing),
         TokenGate(limits.max_num_batched_tokens),
     ]
