@@ -7,7 +7,7 @@ deeper those who decode stand in theirs, the longer their step takes without any
 
 from octavo.base.config import EngineConfig
 from octavo.models.arch import Architecture
-from octavo.sched.gates import Slicing
+from octavo.sched.limits import Slicing
 
 SLICE = 512  # tokens: about a millisecond of an H200 with a 0.6B model, a second of two CPU cores
 SLOWER = 2  # an operation of attention takes this many times as long as one of a matrix product

@@ -2,7 +2,13 @@
 
 from msgspec import Struct
 
-from octavo.sched.gates.long_prefill import Slicing
+
+class Slicing(Struct, frozen=True, kw_only=True):
+    """How long a slice of a prompt beside others is, in tokens of a prompt without a past, or in what costs as much."""
+
+    tokens: int = 0  # of one request in a step, unless it is alone; 0: no limit
+    reach: int = 0  # past at which a token costs twice as much; 0: the past costs nothing
+    beside: float = 0.0  # how much longer a slice may be for each token behind those who decode
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
-"""Which kernel a linear layer takes: ours for one token, for tens of them and where `linear_tiles.CHOICES` has one, cuBLAS
-for the rest.
+"""Which kernel a linear layer takes: ours for one token, for tens of them and where `linear_tiles.CHOICES` has one;
+cuBLAS for the rest.
 
 Bounds are what was measured on an H200 with the layers of 0.6B and 8B models. fp32 stays with cuBLAS: there a sum
 should not depend on how many tokens stand beside it.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from octavo.sched.gates.base import Gate
 from octavo.sched.gates.ceiling import CeilingGate
-from octavo.sched.gates.long_prefill import LongPrefillGate, Slicing
+from octavo.sched.gates.long_prefill import LongPrefillGate
 from octavo.sched.gates.paused import PausedGate
 from octavo.sched.gates.probation import ProbationGate
 from octavo.sched.gates.rows import RowGate, RowPool
@@ -23,7 +23,6 @@ __all__ = [
     "ProbationGate",
     "RowGate",
     "RowPool",
-    "Slicing",
     "TokenGate",
     "standard_gates",
 ]

@@ -1,20 +1,11 @@
 """Long prompts in slices while others run, so that nobody's next token waits for a whole prompt."""
 
-from msgspec import Struct
-
 from octavo.sched.gates.base import Past
+from octavo.sched.limits import Slicing
 from octavo.sched.request import Request
 
 LEAST = 128  # tokens of a slice however deep the past: fewer fill no tile of attention's
 GRAIN = 64  # tokens by which slices grow
-
-
-class Slicing(Struct, frozen=True, kw_only=True):
-    """How long a slice is. All numbers are tokens of a prompt without a past, or what costs as much time."""
-
-    tokens: int = 0  # of one request in a step, unless it is alone; 0: no limit
-    reach: int = 0  # past at which a token costs twice as much; 0: the past costs nothing
-    beside: float = 0.0  # how much longer a slice may be for each token behind those who decode
 
 
 class LongPrefillGate:

@@ -8,8 +8,8 @@ from octavo.base.wire import EngineRequest, Sampling
 from octavo.bench.gpu.setting import model_config
 from octavo.engine.slices import SHARE, SLOWER, beside, reach, slices
 from octavo.models.registry import read_architecture
-from octavo.sched.gates import Slicing, long_prefill
-from octavo.sched.limits import Limits
+from octavo.sched.gates import long_prefill
+from octavo.sched.limits import Limits, Slicing
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor
 
