@@ -98,7 +98,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             int,
             doc(
                 "Most tokens of one prompt in a step while other requests run; 0: no limit. "
-                "Unset: 512 at its start and fewer the deeper in it; no limit for LLM.",
+                "Unset: 512 at its start, fewer the deeper in it, more beside long contexts; no limit for LLM.",
                 ge=0,
                 le=1 << 20,
             ),

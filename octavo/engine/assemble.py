@@ -132,15 +132,13 @@ def finish(
 def _scheduler(
     config: EngineConfig, resolved: Resolved, sized: sizing.Sizing, arch: Architecture | None, gates: MakeGates
 ) -> Scheduler:
-    threshold, reach = slices(config, arch)
     limits = Limits(
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
         max_model_len=resolved.max_model_len,
         max_waiting=config.scheduler.max_waiting,
         max_waiting_tokens=config.scheduler.max_waiting_tokens,
-        long_prefill_token_threshold=threshold,
-        long_prefill_reach=reach,
+        slicing=slices(config, arch, resolved.device),
         scheduling_policy=config.scheduler.scheduling_policy,
         prefix_caching=config.cache.enable_prefix_caching,
     )

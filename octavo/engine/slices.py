@@ -1,22 +1,29 @@
 """How long prompts are cut when nobody said how: tokens of one prompt in a step beside others.
 
 A step makes those who run wait for their next token. A slice that costs about as much as a decode step does is enough
-to keep a GPU busy; the deeper a prompt's past, the dearer each of its tokens, so the fewer of them a slice holds.
+to keep a GPU busy; the deeper a prompt's past, the dearer each of its tokens, so the fewer of them a slice holds. The
+deeper those who decode stand in theirs, the longer their step takes without any prompt, and the more a slice may hold.
 """
 
 from octavo.base.config import EngineConfig
 from octavo.models.arch import Architecture
+from octavo.sched.limits import Slicing
 
 SLICE = 512  # tokens: about a millisecond of an H200 with a 0.6B model, a second of two CPU cores
 SLOWER = 2  # an operation of attention takes this many times as long as one of a matrix product
+RIDGE = 150  # operations of a matrix product that a GPU does while it reads a byte (H200: 700 TFLOP/s, 4.2 TB/s)
+SHARE = 0.4  # of the time that a decode step takes to read keys and values
+CACHED = 2  # bytes of a number in a GPU's cache
 
 
-def slices(config: EngineConfig, arch: Architecture | None) -> tuple[int, int]:
-    """Tokens of a slice, and the past at which a token costs twice as much as without one (0: it does not count)."""
+def slices(config: EngineConfig, arch: Architecture | None, device: str) -> Slicing:
+    """How the scheduler is to slice prompts."""
     asked = config.scheduler.long_prefill_token_threshold
     if asked is not None:
-        return asked, 0  # vLLM's meaning: a fixed number
-    return SLICE, 0 if arch is None else reach(arch)
+        return Slicing(tokens=asked)  # vLLM's meaning: a fixed number
+    if arch is None:
+        return Slicing(tokens=SLICE)
+    return Slicing(tokens=SLICE, reach=reach(arch), beside=0.0 if device == "cpu" else beside(arch))
 
 
 def reach(arch: Architecture) -> int:
@@ -26,5 +33,16 @@ def reach(arch: Architecture) -> int:
     """
     heads = [layer.attention for layer in arch.layers if layer.attention.window is None]
     attended = 2 * sum(attention.num_heads * attention.head_dim for attention in heads)
-    tables = arch.vocab_size * arch.hidden_size * (1 if arch.tie_embeddings else 2)
-    return (arch.num_parameters() - tables) // (SLOWER * attended) if attended else 0
+    return _products(arch) // (SLOWER * attended) if attended else 0
+
+
+def beside(arch: Architecture) -> float:
+    """Tokens of a prompt that take `SHARE` of the time in which a cached token of somebody else is read."""
+    heads = [layer.attention for layer in arch.layers if layer.attention.window is None]
+    read = 2 * CACHED * sum(attention.num_kv_heads * attention.head_dim for attention in heads)
+    return SHARE * read * RIDGE / (2 * _products(arch))
+
+
+def _products(arch: Architecture) -> int:
+    """Weights of all the matrix products of a token."""
+    return arch.num_parameters() - arch.vocab_size * arch.hidden_size * (1 if arch.tie_embeddings else 2)

@@ -33,10 +33,10 @@ class Trail:
     def shared(self, data: bytes, width: int) -> int:
         """Strides that `data` has in common with this from the first on; `width` bytes are a stride."""
         low, high = 0, min(len(data), len(self.data)) // width
-        mine, its = memoryview(self.data), memoryview(data)
+        mine = self.data
         while low < high:
             middle = (low + high + 1) // 2
-            if mine[low * width : middle * width] == its[low * width : middle * width]:
+            if mine[low * width : middle * width] == data[low * width : middle * width]:
                 low = middle
             else:
                 high = middle - 1

@@ -12,7 +12,7 @@ from octavo.base.wire import EngineStats
 from octavo.kv.holding import Grant, Match
 from octavo.kv.manager import KVManager
 from octavo.sched.gates import RowPool
-from octavo.sched.ledger import COMPUTED, Ledger, Roster
+from octavo.sched.ledger import COMPUTED, KNOWN, Ledger, Roster
 from octavo.sched.limits import Limits
 from octavo.sched.policies import make_queue
 from octavo.sched.request import Request, State
@@ -66,6 +66,12 @@ class Board:
         if self._roster is None or self._roster.requests != self.running:  # `running` may be sorted anew
             self._roster = Roster.of(self.running, self.ledger)
         return self._roster
+
+    def past(self) -> int:
+        """Tokens computed of those of the running who compute one a step."""
+        numbers = self.ledger.cells[self.roster.rows]
+        computed = numbers[:, COMPUTED]
+        return int(computed[numbers[:, KNOWN] - computed <= 1].sum())
 
     def saw(self, everyone: Roster) -> None:
         """A roster that was made for another purpose; it will do if it is of those who run."""

@@ -181,7 +181,7 @@ class Scheduler:
 
     def _open_gates(self) -> None:
         for gate in self._gates:
-            gate.open(len(self.board.running))
+            gate.open(len(self.board.running), self.board.past)
 
     def _welcome(self, request: Request) -> bool:
         """Whether only rows and blocks may keep a waiting request from starting, which others could give up."""

@@ -212,7 +212,7 @@ def test_nobody_gives_way_in_vain() -> None:
 
 def test_nobody_gives_way_to_one_whom_a_gate_holds_back() -> None:
     class Closed:
-        def open(self, num_running: int) -> None: ...
+        def open(self, num_running: int, past: object) -> None: ...
 
         def allow(self, request: Request, num_tokens: int) -> int:
             return 0 if request.row < 0 else num_tokens

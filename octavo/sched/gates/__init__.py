@@ -32,6 +32,6 @@ def standard_gates(limits: Limits, rows: RowPool) -> list[Gate]:
     """In the order in which they are asked; each sees what the ones before left."""
     return [
         RowGate(rows),
-        LongPrefillGate(limits.long_prefill_token_threshold, limits.long_prefill_reach),
+        LongPrefillGate(limits.slicing),
         TokenGate(limits.max_num_batched_tokens),
     ]

@@ -4,15 +4,19 @@ The scheduler asks an ordered list of gates, fixed at assembly. A feature that l
 scheduler's loop does not change.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from octavo.sched.request import Request
+
+Past = Callable[[], int]
+"""Tokens that lie behind those of the running who compute one token a step. Costs a look at their numbers."""
 
 
 class Gate(Protocol):
     """Asked for every waiting request, and for running ones that want more than one token."""
 
-    def open(self, num_running: int) -> None:
+    def open(self, num_running: int, past: Past) -> None:
         """A new step begins with this many running requests, each of which is sure of one token."""
         ...
 

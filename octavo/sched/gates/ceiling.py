@@ -1,5 +1,6 @@
 """Smaller steps for a while: what is left to do when the device has no memory for larger ones."""
 
+from octavo.sched.gates.base import Past
 from octavo.sched.gates.rows import RowPool
 from octavo.sched.request import NO_ROW, Request
 
@@ -15,7 +16,7 @@ class CeilingGate:
         self.rows: int | None = None
         self.tokens: int | None = None
 
-    def open(self, num_running: int) -> None:
+    def open(self, num_running: int, past: Past) -> None:  # noqa: ARG002 - a gate's signature
         """One token is set aside for each that runs."""
         self._left = None if self.tokens is None else max(0, self.tokens - num_running)
 

@@ -1,5 +1,6 @@
 """Nobody starts: the device is about to give its memory back, or has done so."""
 
+from octavo.sched.gates.base import Past
 from octavo.sched.request import NO_ROW, Request
 
 
@@ -9,7 +10,7 @@ class PausedGate:
     def __init__(self) -> None:
         self.closed = False
 
-    def open(self, num_running: int) -> None:
+    def open(self, num_running: int, past: Past) -> None:
         """Does not change with the step."""
 
     def allow(self, request: Request, num_tokens: int) -> int:

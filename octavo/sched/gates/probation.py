@@ -1,5 +1,6 @@
 """After a step that failed: who was in it starts again in small groups, until the one at fault is alone."""
 
+from octavo.sched.gates.base import Past
 from octavo.sched.request import NO_ROW, Request
 
 
@@ -28,7 +29,7 @@ class ProbationGate:
         self.suspects.pop(id, None)
         self._trying.discard(id)
 
-    def open(self, num_running: int) -> None:
+    def open(self, num_running: int, past: Past) -> None:
         """Groups do not change with the step."""
 
     def allow(self, request: Request, num_tokens: int) -> int:

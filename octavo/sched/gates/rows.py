@@ -1,5 +1,6 @@
 """Rows of the worker's table: a request needs one to run."""
 
+from octavo.sched.gates.base import Past
 from octavo.sched.request import NO_ROW, Request
 
 
@@ -41,7 +42,7 @@ class RowGate:
     def __init__(self, rows: RowPool) -> None:
         self._rows = rows
 
-    def open(self, num_running: int) -> None:
+    def open(self, num_running: int, past: Past) -> None:
         """Rows do not change with the step."""
 
     def allow(self, request: Request, num_tokens: int) -> int:

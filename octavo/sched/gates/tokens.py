@@ -1,5 +1,6 @@
 """The token budget of a step."""
 
+from octavo.sched.gates.base import Past
 from octavo.sched.request import Request
 
 
@@ -11,7 +12,7 @@ class TokenGate:
         self._budget = budget
         self._left = 0
 
-    def open(self, num_running: int) -> None:
+    def open(self, num_running: int, past: Past) -> None:  # noqa: ARG002 - a gate's signature
         """One token is set aside for each that runs."""
         self._left = self._budget - num_running
 

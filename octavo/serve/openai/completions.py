@@ -18,7 +18,7 @@ from octavo.text.request import Prepared
 from octavo.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
-IDS_ARE_CHEAPER = 32  # than text that must be tokenized
+IDS_ARE_CHEAPER = 128  # than text that must be tokenized
 
 _SCHEMA = Schema(CompletionRequest, SILENT)
 

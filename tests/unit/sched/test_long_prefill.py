@@ -2,26 +2,26 @@
 
 import pytest
 
+from octavo.base.config import EngineConfig, ModelConfig
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.bench.gpu.setting import model_config
-from octavo.engine.slices import SLOWER, reach
+from octavo.engine.slices import SHARE, SLOWER, beside, reach, slices
 from octavo.models.registry import read_architecture
 from octavo.sched.gates import long_prefill
-from octavo.sched.limits import Limits
+from octavo.sched.limits import Limits, Slicing
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor
 
 
-def steps(*prompts: int, reach: int = 0) -> list[list[int]]:
+def steps(*prompts: int, reach: int = 0, beside: float = 0.0) -> list[list[int]]:
     """Tokens a row of each step; the prompts arrive one step apart."""
     layout = KVLayout((KVGroup(KVSpec(1, 1), (0,)),), 4, 100, 4)
     limits = Limits(
         max_model_len=200,
         max_num_seqs=4,
         max_num_batched_tokens=100,
-        long_prefill_token_threshold=16,
-        long_prefill_reach=reach,
+        slicing=Slicing(tokens=16, reach=reach, beside=beside),
         vocab_size=97,
     )
     scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=4, max_tokens=100, vocab_size=97)
@@ -51,7 +51,31 @@ def test_beside_others_it_comes_in_slices():
 def test_slices_shrink_as_the_past_grows(monkeypatch):
     """With a reach of 16 tokens: 16 at the start, 16 * 16 / 32 behind 16, then no fewer than a tile."""
     monkeypatch.setattr(long_prefill, "LEAST", 4)
+    monkeypatch.setattr(long_prefill, "GRAIN", 4)
     assert [step[-1] for step in steps(5, 40, reach=16)[1:6]] == [16, 8, 4, 4, 4]
+
+
+def test_slices_grow_with_what_the_others_have_behind_them(monkeypatch):
+    """Beside one of 20 tokens, then 21: two tokens for each of those, which shrink with the past of the prompt."""
+    monkeypatch.setattr(long_prefill, "LEAST", 4)
+    monkeypatch.setattr(long_prefill, "GRAIN", 4)
+    assert [step[-1] for step in steps(20, 60, reach=16, beside=2.0)[1:4]] == [40, 12, 8]
+
+
+def test_deep_prompts_share_what_there_is(monkeypatch):
+    """Two that are past the reach: once both are, each has half of a slice."""
+    monkeypatch.setattr(long_prefill, "LEAST", 2)
+    monkeypatch.setattr(long_prefill, "GRAIN", 2)
+    taken = steps(5, 60, 60, reach=16)
+    assert taken[1:5] == [[1, 16], [1, 8, 16], [1, 6, 8], [1, 2, 2]]
+
+
+def test_reading_a_cached_token_counts_as_part_of_computing_one():
+    """Qwen3-0.6B on an H200: 114,688 bytes a token at 4.2 TB/s against 880 MFLOP at 700 TFLOP/s."""
+    arch = read_architecture(model_config("qwen3-0.6b"))
+    assert beside(arch) == pytest.approx(SHARE * (114_688 / 4.2e12) / (0.88e9 / 700e12), rel=0.12)
+    assert slices(EngineConfig(model=ModelConfig(model="x")), arch, "cpu").beside == 0
+    assert slices(EngineConfig(model=ModelConfig(model="x")), arch, "cuda").beside == beside(arch)
 
 
 def test_a_token_behind_the_reach_costs_two():

@@ -145,7 +145,7 @@ def test_rows_are_dropped_once() -> None:
 
 def test_token_gate_sets_one_aside_for_each_that_runs() -> None:
     gate = TokenGate(10)
-    gate.open(4)
+    gate.open(4, int)
     entry = request()
     assert gate.allow(entry, 20) == 6
     gate.spend(entry, 6)
