@@ -33,7 +33,8 @@ class Registry:
         return getattr(import_module(module), attribute)
 
     def __contains__(self, name: str) -> bool:
-        self._read_plugins()
+        if name not in self._table:  # only then do the installed packages matter, and reading them takes a while
+            self._read_plugins()
         return name in self._table
 
     def __iter__(self) -> Iterator[str]:

@@ -110,7 +110,8 @@ def _from_gguf(path: Path, load_format: LoadFormat) -> ModelFiles:
         raise ConfigError(f"{path} is a GGUF file, but --load-format is safetensors")
     refuse_pickle(path)
     gguf = read_gguf_model(path)
-    config, generation = gguf_config(gguf), gguf_generation_config(gguf)
+    config = gguf_config(gguf)
+    generation = gguf_generation_config(gguf, config)
     template = gguf.metadata.get("tokenizer.chat_template")
     arch = _architecture(config, generation)
     return ModelFiles(
