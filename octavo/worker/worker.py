@@ -145,14 +145,17 @@ class Worker:
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
-        length = min(_WARM_TOKENS, self._resolved.max_model_len - 1, self._resolved.max_num_batched_tokens)
+        # A host compiles nothing in its first steps: one token brings the weights' pages.
+        warm = _WARM_TOKENS if self._platform.counts_memory else 1
+        length = min(warm, self._resolved.max_model_len - 1, self._resolved.max_num_batched_tokens)
         plan = small_plan(layout, max(1, length))
+        more = [next_plan(plan)] if warm > 1 else []
         free, _ = self._platform.memory()
         what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"
         try:
             with _fitting(what, free, "lower --gpu-memory-utilization or --kv-cache-memory-bytes"):
                 runner = self._build(layout, zeros=partial(self._memory.zeros, KV_CACHE))
-                _run(runner, plan, next_plan(plan), drop_plan(plan))
+                _run(runner, plan, *more, drop_plan(plan))
         except NoRoom:
             self._platform.release()
             self._memory.discard(KV_CACHE)
