@@ -9,10 +9,12 @@ neighbours only ever slow one down. Rows carry the ids C1 to C7, A1 and A2 (accu
 """
 
 import argparse
+import compileall
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +44,7 @@ def run_engine(engine: str, python: Path, model: Path, threads: int, timeout: in
     """Figures of one engine on one file; None when it fails, with its last line on stderr."""
     command = [str(python), str(ENGINES / f"{engine}_engine.py"), str(model), str(threads), *more]
     paths = [str(ENGINES), *([str(ROOT)] if python == Path(sys.executable) else [])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "BENCH_LAUNCHED": str(time.perf_counter())}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
     except subprocess.TimeoutExpired:
@@ -58,14 +60,16 @@ def run_engine(engine: str, python: Path, model: Path, threads: int, timeout: in
 
 def best_of(runs: list[Figures]) -> Figures:
     """The best of each figure: the highest rate, the shortest time."""
-    lower = {"start", "memory", "shared_first", "shared_second"}
+    lower = {"start", "memory", "shared_first", "shared_second", "ttft"}
     return {key: (min if key in lower else max)(run[key] for run in runs) for key in runs[0]}
 
 
-def measure(model: Path, peers: Path | None, threads: int, rounds: int, timeout: int) -> dict[str, Figures]:
-    """Best figures of each engine that runs on the file; engines take turns."""
-    pythons = {"octavo": Path(sys.executable)}
-    for peer in PEERS:
+def measure(
+    model: Path, peers: Path | None, threads: int, rounds: int, timeout: int, engines: tuple[str, ...] = PEERS
+) -> dict[str, Figures]:
+    """Best figures of Octavo and of each of `engines` that runs on the file; they take turns."""
+    pythons = {"octavo": Path(sys.executable)} if engines == PEERS else {}
+    for peer in engines:
         python = peers / peer / "bin" / "python" if peers else None
         if python is not None and python.exists():
             pythons[peer] = python
@@ -194,22 +198,29 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=3000, help="length of the text for accuracy; 0 leaves it out")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--served", action="store_true", help="only what is measured over HTTP: C4 and C6")
     parser.add_argument("--timeout", type=int, default=900, help="seconds an engine may take for one file")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     args = parser.parse_args()
     models = [(name, Path(file).resolve()) for name, _, file in (given.partition("=") for given in args.model)]
+    compileall.compile_dir(ROOT / "octavo", quiet=1)  # as pip leaves an installed package
     vllm = vllm_figures(args)
     charts = {}
     for name, file in models:
         if not file.is_file():
             parser.error(f"--model takes NAME=FILE, and {file} is no file")
+        command = f"python benchmarks/cpu.py --model {name}"
+        if args.served:
+            figures = measure(file, args.peers, args.threads, args.rounds, args.timeout, ("llama",))
+            write(args.out, f"{command} --served", served_rows(name, file, figures.get("llama"), vllm, args))
+            continue
         figures = measure(file, args.peers, args.threads, args.rounds, args.timeout)
         if "octavo" not in figures:
             return 1
         charts[name] = figures
         print(table(name, figures), flush=True)
         rows = [*rows_of(name, figures), *more_rows(name, file, figures, vllm, args)]
-        write(args.out, f"python benchmarks/cpu.py --model {name}", rows)
+        write(args.out, command, rows)
         draw(charts)
     return 0
 
@@ -225,16 +236,25 @@ def vllm_figures(args: argparse.Namespace) -> Figures | None:
     return try_serving(serving.vllm_command(python, args.plain, port), port, environment, args.timeout)
 
 
+def served_rows(
+    name: str, file: Path, llama: Figures | None, vllm: Figures | None, args: argparse.Namespace
+) -> list[Row]:
+    """What is measured over HTTP, the best of each figure."""
+    runs = []
+    for _ in range(args.rounds):
+        port = serving.free_port()
+        command = serving.octavo_command(Path(sys.executable), file, port, args.threads)
+        runs.append(try_serving(command, port, {"PYTHONPATH": str(ROOT)}, args.timeout))
+    found = [run for run in runs if run is not None]
+    return serving_rows(name, best_of(found), llama, vllm) if found else []
+
+
 def more_rows(
     name: str, file: Path, figures: dict[str, Figures], vllm: Figures | None, args: argparse.Namespace
 ) -> list[Row]:
     """What is measured on Octavo alone, or over HTTP."""
-    rows: list[Row] = []
-    python, port = Path(sys.executable), serving.free_port()
-    command = serving.octavo_command(python, file, port, args.threads)
-    served = try_serving(command, port, {"PYTHONPATH": str(ROOT)}, args.timeout)
-    if served:
-        rows += serving_rows(name, served, figures.get("llama"), vllm)
+    rows = served_rows(name, file, figures.get("llama"), vllm, args)
+    python = Path(sys.executable)
     by_bits = {bits: run_engine("octavo", python, file, args.threads, args.timeout, bits) for bits in ("int8", "int16")}
     if by_bits["int8"] and by_bits["int16"]:
         rows += activation_rows(name, by_bits["int16"], by_bits["int8"])

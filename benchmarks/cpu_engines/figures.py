@@ -2,9 +2,11 @@
 of their own."""
 
 import json
+import os
 import random
 import resource
 import statistics
+import time
 from collections.abc import Callable
 
 BATCHES = (1, 4, 16, 64)
@@ -14,6 +16,10 @@ ROUNDS = 2
 
 Generate = Callable[[int, int, int], float]
 """Batch, prompt tokens, output tokens of each -> seconds."""
+
+
+STARTED = float(os.environ.get("BENCH_LAUNCHED") or time.perf_counter())
+"""When the process was launched, interpreter and all: the clock is the machine's, the same in all processes."""
 
 
 def rng_of(seed: int) -> random.Random:

@@ -1,12 +1,9 @@
 """llama.cpp (llama-cpp-python) for benchmarks/cpu.py, through its own batch interface: no sampling, no text."""
 
+import sys
 import time
 
-STARTED = time.perf_counter()
-
-import sys  # noqa: E402
-
-from figures import BATCHES, CONTEXT, OUT, PROMPT, measure, prompt, rng_of  # noqa: E402
+from figures import BATCHES, CONTEXT, OUT, PROMPT, STARTED, measure, prompt, rng_of
 
 Token = tuple[int, int, int, bool]  # id, position, sequence, whether its logits are wanted
 STEP = 512

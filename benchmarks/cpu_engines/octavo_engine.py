@@ -1,12 +1,9 @@
 """Octavo for benchmarks/cpu.py: ``python octavo_engine.py MODEL.gguf THREADS [ACTIVATIONS]`` prints one JSON line."""
 
+import sys
 import time
 
-STARTED = time.perf_counter()
-
-import sys  # noqa: E402
-
-from figures import CONTEXT, measure, prompt, rng_of  # noqa: E402
+from figures import CONTEXT, STARTED, measure, prompt, rng_of
 
 
 def main(model: str, threads: int, activations: str) -> None:

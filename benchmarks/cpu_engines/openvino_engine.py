@@ -1,12 +1,9 @@
 """OpenVINO GenAI for benchmarks/cpu.py: its pipeline reads the GGUF file itself (not every block format)."""
 
+import sys
 import time
 
-STARTED = time.perf_counter()
-
-import sys  # noqa: E402
-
-from figures import measure, prompt, rng_of  # noqa: E402
+from figures import STARTED, measure, prompt, rng_of
 
 
 def main(model: str, threads: int) -> None:

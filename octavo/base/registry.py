@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from octavo.base.errors import UnknownName
@@ -33,7 +32,8 @@ class Registry:
         return getattr(import_module(module), attribute)
 
     def __contains__(self, name: str) -> bool:
-        self._read_plugins()
+        if name not in self._table:  # only then do the installed packages matter, and reading them takes a while
+            self._read_plugins()
         return name in self._table
 
     def __iter__(self) -> Iterator[str]:
@@ -43,6 +43,8 @@ class Registry:
         if self._plugins_read:
             return
         self._plugins_read = True
+        from importlib.metadata import entry_points  # its import takes longer than that of all of this package
+
         group = f"octavo.{self.kind.replace(' ', '_')}"
         for point in entry_points(group=group):
             self._table.setdefault(point.name, point.value)

@@ -6,6 +6,7 @@ asked for; then it is imported as ever. Only for a process of our own, and only 
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ TRIED = ("2.13.",)
 LATER = frozenset(
     f"torch.{name}"
     for name in (
+        "_higher_order_ops",
         "_meta_registrations",
         "_native",
         "ao",
@@ -37,6 +39,8 @@ LATER = frozenset(
         "utils.data",
     )
 )
+HANDED_ON = {"torch._higher_order_ops": ("cond", "while_loop")}
+"""Functions that torch takes from a module of LATER to show them as its own."""
 COMPILER = frozenset(f"torch.{name}" for name in ("_decomp", "_dynamo", "_inductor", "_prims", "_refs"))
 """These take for granted that _meta_registrations have run."""
 _GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
@@ -66,8 +70,15 @@ class Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)  # the import system's own questions, and those of who lists modules
+        if name in HANDED_ON.get(self.__name__, ()):
+            return partial(_call, self, name)
         run(self)
         return getattr(self, name)
+
+
+def _call(module: ModuleType, name: str, *args: Any, **kwargs: Any) -> Any:
+    run(module)
+    return getattr(module, name)(*args, **kwargs)
 
 
 def run(module: ModuleType | None) -> None:

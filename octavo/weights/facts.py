@@ -6,6 +6,7 @@ Architecture. Nothing is trusted: sizes are bounded, pickle is refused, no code 
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -41,7 +42,10 @@ class ModelFiles:
 
 def read_model(config: ModelConfig) -> ModelFiles:
     """Resolve, fetch if need be, and read. Raises ConfigError or ModelFileError with one line."""
-    path = locate(config)
+    return _read(config, locate(config))
+
+
+def _read(config: ModelConfig, path: Path) -> ModelFiles:
     if path.is_file():
         files = _from_gguf(path, config.load_format)
     else:
@@ -61,10 +65,13 @@ def read_model(config: ModelConfig) -> ModelFiles:
 
 def read_configs(config: ModelConfig) -> ModelFiles:
     """As `read_model`, but no weights are brought or needed: a folder may lack them, of a hub repository only the
-    small files come. A .gguf file on the hub, which is all in one, is fetched whole."""
+    small files come, and of a .gguf file there its header. The paths of what came so are gone afterwards."""
+    bare = config
     if config.load_format == "auto" and not _has_weights(config):
-        config = msgspec.structs.replace(config, load_format="dummy")
-    return read_model(config)
+        bare = msgspec.structs.replace(config, load_format="dummy")
+    with TemporaryDirectory(prefix="octavo-") as folder:
+        path = locate(bare, Path(folder))
+        return _read(config if path.suffix == ".gguf" else bare, path)
 
 
 def _has_weights(config: ModelConfig) -> bool:
@@ -110,7 +117,8 @@ def _from_gguf(path: Path, load_format: LoadFormat) -> ModelFiles:
         raise ConfigError(f"{path} is a GGUF file, but --load-format is safetensors")
     refuse_pickle(path)
     gguf = read_gguf_model(path)
-    config, generation = gguf_config(gguf), gguf_generation_config(gguf)
+    config = gguf_config(gguf)
+    generation = gguf_generation_config(gguf, config)
     template = gguf.metadata.get("tokenizer.chat_template")
     arch = _architecture(config, generation)
     return ModelFiles(

@@ -1,6 +1,7 @@
 """GGUF metadata as the config.json a Hugging Face checkpoint of the same model would hold. No torch."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,13 @@ def gguf_config(file: GgufFile) -> dict[str, Any]:
     return _Config(file).build()
 
 
-def gguf_generation_config(file: GgufFile) -> dict[str, Any]:
-    """Default sampling values that the file names (general.sampling.*), and its ends of generation."""
+def gguf_generation_config(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Default sampling values that the file names (general.sampling.*), and the ends that `gguf_config` found."""
     names = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
     found = {hf: file.metadata.get(f"general.sampling.{key}") for key, hf in names.items()}
-    config = {name: value for name, value in found.items() if type(value) in (int, float)}
-    ends = end_tokens(file)
-    return config | ({"eos_token_id": ends} if ends else {})
+    values = {name: value for name, value in found.items() if type(value) in (int, float)}
+    ends = config.get("eos_token_id")
+    return values | ({"eos_token_id": ends} if ends else {})
 
 
 def end_tokens(file: GgufFile) -> list[int]:

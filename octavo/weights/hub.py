@@ -9,6 +9,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from octavo.base.errors import ConfigError
+from octavo.weights.fetch_heads import NoRanges, fetch_heads
 from octavo.weights.fetch_hub import hub_endpoint, offline
 from octavo.weights.folder import INDEX, TOKENIZER_FILES
 from octavo.weights.guard import PICKLE_SUFFIXES
@@ -21,12 +22,13 @@ CONFIG_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 
 def fetch_repo(
     repo: str, *, file: str | None = None, revision: str | None = None, download_dir: str | None = None,
-    weights: bool = True,
+    weights: bool = True, heads: Path | None = None,
 ) -> Path:  # fmt: skip
     """A local folder with the repository's model, or the path of one .gguf file of it.
 
     `file` is a .gguf file's name, or a part of it that only one has (``Q4_K_M``); empty takes the only one. Without
-    `weights` only configs and tokenizer come. Raises ConfigError.
+    `weights` only configs and tokenizer come. `heads`: a folder for the header of a .gguf file, which then comes alone
+    where the file is not here yet. Raises ConfigError.
     """
     if offline():
         return _cached(repo, file, revision, download_dir, "HF_HUB_OFFLINE is set")
@@ -35,6 +37,11 @@ def fetch_repo(
     except ConnectionError as error:
         return _cached(repo, file, revision, download_dir, str(error))
     wanted = choose_files(repo, names, file, weights)
+    if heads is not None and wanted[0].endswith(".gguf") and not _is_here(repo, commit, wanted, download_dir):
+        try:
+            return fetch_heads(repo, commit, wanted, heads)
+        except NoRanges:
+            log.info("the hub sends no part of a file alone: all of it is fetched")
     log.info("%s at commit %s: %d files", repo, commit, len(wanted))
     folder = _snapshot(repo, commit, wanted, download_dir)
     _remember(folder, revision or "main", commit)
@@ -46,6 +53,8 @@ def choose_files(repo: str, names: list[str], file: str | None, weights: bool) -
     top = sorted(name for name in names if "/" not in name)
     if not weights:
         small = [name for name in top if name in CONFIG_FILES]
+        if not small and any(name.endswith(".gguf") for name in names):
+            return _gguf_files(repo, names, "")
         if not small:
             raise ConfigError(f"{repo} holds no config or tokenizer files")
         return small
@@ -134,6 +143,14 @@ def _snapshot(repo: str, commit: str, files: list[str], download_dir: str | None
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ConfigError(f"fetching {repo} broke off; run again to go on ({reason})") from None
     return Path(str(folder))
+
+
+def _is_here(repo: str, commit: str, files: list[str], download_dir: str | None) -> bool:
+    """Whether an earlier run fetched them whole."""
+    from huggingface_hub import try_to_load_from_cache
+
+    cache = _cache_dir(download_dir)
+    return all(isinstance(try_to_load_from_cache(repo, name, cache, revision=commit), str) for name in files)
 
 
 def _remember(folder: Path, revision: str, commit: str) -> None:

@@ -15,8 +15,11 @@ _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?::([
 MAX_NAME = 4096
 
 
-def locate(config: ModelConfig) -> Path:
-    """The model's folder or .gguf file, fetched if it is a demo model or on the hub. Raises ConfigError."""
+def locate(config: ModelConfig, heads: Path | None = None) -> Path:
+    """The model's folder or .gguf file, fetched if it is a demo model or on the hub. Raises ConfigError.
+
+    `heads`: a folder for the header of a .gguf file on the hub, where that is all that is wanted.
+    """
     name = config.model.strip()
     if not name:
         raise ConfigError(f"no model named; give a folder, a .gguf file, a hub name, or one of {_demos()}")
@@ -46,6 +49,7 @@ def locate(config: ModelConfig) -> Path:
         revision=config.revision,
         download_dir=config.download_dir,
         weights=config.load_format != "dummy" or match[2] is not None,
+        heads=heads,
     )
 
 

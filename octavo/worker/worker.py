@@ -173,13 +173,16 @@ class Worker:
 
     def start(self, layout: KVLayout) -> None:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
-        plan = small_plan(layout, _warm_tokens(self._resolved))
+        # A host compiles nothing in its first steps: one token brings the weights' pages.
+        compiles = self._platform.counts_memory
+        plan = small_plan(layout, _warm_tokens(self._resolved) if compiles else 1)
+        more = [next_plan(plan)] if compiles else []
         free, _ = self._platform.memory()
         what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"
         try:
             with _fitting(what, free, "lower --gpu-memory-utilization or --kv-cache-memory-bytes"):
                 runner = self._build(layout, zeros=partial(self._memory.zeros, KV_CACHE))
-                _run(runner, plan, next_plan(plan), drop_plan(plan))
+                _run(runner, plan, *more, drop_plan(plan))
         except NoRoom:
             self._platform.release()
             self._memory.discard(KV_CACHE)

@@ -19,6 +19,7 @@ USES = {
     "_prims.rng_prims": "torch.Generator().manual_seed(3); import torch._prims.rng_prims; torch.Generator()",
     "_refs": "import torch._refs; torch._refs.add",
     "_decomp": "import torch._decomp; torch._decomp.decomposition_table",
+    "_higher_order_ops": "assert torch.cond(True, lambda: 1, lambda: 0, ()) == 1",
     "_inductor": "import torch._inductor",
     "testing": "torch.testing.assert_close(torch.ones(2), torch.ones(2))",
     "distributions": "assert torch.distributions.Normal(0.0, 1.0).sample().shape == ()",

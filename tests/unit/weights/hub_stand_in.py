@@ -24,6 +24,7 @@ class StandIn:
         self.status: int | None = None
         self.files_at: str | None = None  # another host that downloads are sent on to
         self.url = ""
+        self.sent = 0  # bytes of files
 
 
 @contextmanager
@@ -78,13 +79,15 @@ def hub_stand_in() -> Iterator[StandIn]:
 
         def file(self, data: bytes, body: bool) -> None:
             headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": hub.commit}
-            start = 0
+            start, end = 0, len(data)
             asked = self.headers.get("Range")
             if asked and hub.ranges:
-                start = int(asked.removeprefix("bytes=").partition("-")[0])
-                headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+                first, _, last = asked.removeprefix("bytes=").partition("-")
+                start, end = int(first), min(end, int(last or end) + 1)
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
             status = 206 if "Content-Range" in headers else 200
-            piece = data[start:]
+            piece = data[start:end]
+            hub.sent += len(piece) if body else 0
             if body and hub.break_after:
                 self.reply(status, piece, body, headers, stop=hub.break_after.pop(0))
                 self.close_connection = True

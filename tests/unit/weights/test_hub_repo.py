@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ from hub_stand_in import StandIn, hub_stand_in
 from weights_support import tiny_model, write_gguf
 
 from octavo.base.config import ModelConfig
-from octavo.base.errors import ConfigError
-from octavo.weights.facts import ModelFiles, read_model
+from octavo.base.errors import ConfigError, ModelFileError
+from octavo.weights import fetch_heads
+from octavo.weights.facts import ModelFiles, read_configs, read_model
 from octavo.weights.hub import choose_files
 
 
@@ -159,3 +160,69 @@ def test_choice_of_files() -> None:
         choose("config.json", "modeling.py")
     with pytest.raises(ConfigError, match="no GGUF file"):
         choose("../m.gguf", file="m.gguf")
+
+
+@pytest.fixture
+def packed(hub: StandIn, tmp_path: Path) -> bytes:
+    """A .gguf file, alone in its repository."""
+    write_gguf(tmp_path / "tiny.gguf", "qwen2", tiny_model("qwen2"))
+    hub.repos["owner/packed"] = {"q/tiny-Q4_K_M.gguf": (tmp_path / "tiny.gguf").read_bytes()}
+    return hub.repos["owner/packed"]["q/tiny-Q4_K_M.gguf"]
+
+
+def facts(name: str, tmp_path: Path) -> ModelFiles:
+    return read_configs(ModelConfig(model=name, download_dir=str(tmp_path / "cache")))
+
+
+@pytest.mark.parametrize("name", ["owner/packed:q4_k_m", "owner/packed"])
+@pytest.mark.parametrize("first", [4, 512, 1 << 20])
+def test_of_a_gguf_whose_facts_are_asked_the_header_comes(
+    hub: StandIn, packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, first: int
+) -> None:
+    monkeypatch.setattr(fetch_heads, "FIRST_BYTES", first)
+    found = facts(name, tmp_path)
+    begin = min(tensor.offset for tensor in found.gguf.tensors.values())
+    assert (found.format, found.weight_bytes) == ("gguf", len(packed))
+    assert hub.sent < max(first + 1, 2 * begin + 1)
+    assert not list((tmp_path / "cache").rglob("*.gguf"))
+    whole = read(name, tmp_path)
+    assert (whole.arch, whole.config, whole.generation_config) == (found.arch, found.config, found.generation_config)
+    sent = hub.sent
+    assert facts(name, tmp_path).path == whole.path
+    assert hub.sent == sent  # it is here already
+
+
+def test_a_hub_without_ranges_sends_the_file(hub: StandIn, packed: bytes, tmp_path: Path) -> None:
+    hub.ranges = False
+    assert facts("owner/packed", tmp_path).weight_bytes == len(packed)
+    assert list((tmp_path / "cache").rglob("*.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: b"PK" + data[2:], "not a GGUF file"),
+        (lambda data: data[:3000], "ends inside|outside|beyond"),
+        (lambda data: data[:16] + b"\xff" * 8 + data[24:], "metadata keys"),
+    ],
+)
+def test_a_header_that_is_none(
+    hub: StandIn, packed: bytes, tmp_path: Path, change: Callable[[bytes], bytes], said: str
+) -> None:
+    hub.repos["owner/packed"]["q/tiny-Q4_K_M.gguf"] = change(packed)
+    with pytest.raises(ModelFileError, match=said):
+        facts("owner/packed", tmp_path)
+
+
+def test_headers_come_with_the_token_and_from_another_host_without(
+    hub: StandIn, packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with hub_stand_in() as store:
+        store.repos = hub.repos
+        hub.files_at = store.url
+        assert facts("owner/packed", tmp_path).weight_bytes == len(packed)
+    assert any(
+        headers.get("authorization", "").endswith("hf_secret") for _, path, headers in lowered(hub) if "/res" in path
+    )
+    assert not any("authorization" in headers for _, _, headers in lowered(store))
