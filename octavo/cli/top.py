@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from octavo.base.config import doc
 from octavo.base.errors import EngineError, UserError
+from octavo.base.wire import SLEEP_STATES
 from octavo.cli.client import Client
 from octavo.cli.command import Command
 from octavo.cli.connect import DEFAULT_URL
@@ -75,13 +76,18 @@ def look(span: Span) -> View:
     versions = now.values("build_info", "version")
     return View(
         model=", ".join(models) or "?",
-        version=f"octavo {versions[0]}" if versions else "is loading",
+        version=f"octavo {versions[0]}{_rest(now)}" if versions else "is loading",
         rows=rows,
         latencies=[(name, *_spread(span, series)) for name, series in LATENCIES],
         users=[*_users(span, "key"), *_users(span, "adapter")],
         generated=made,
         kv=total("kv_cache_usage_perc"),
     )
+
+
+def _rest(now: Reading) -> str:
+    down = [name for name in SLEEP_STATES[1:] if now.total("engine_sleep_state", sleep_state=name)]
+    return f" sleeps ({down[0].replace('_', ' ')})" if down else ""
 
 
 def _ends(now: Reading) -> str:
