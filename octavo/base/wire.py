@@ -180,4 +180,7 @@ EngineOutput = StepOutputs | ControlReply | Ready | Fatal
 MEMORY_TAGS = ("weights", "kv_cache")
 """What an engine that sleeps gives back, by vLLM's names."""
 
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+"""vLLM's names of the levels at which an engine sleeps: 0, 1, 2."""
+
 FINISH_REASONS = ("stop", "length", "abort", "error")

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from octavo.base.config import doc
 from octavo.base.errors import EngineError, UserError
+from octavo.base.wire import SLEEP_STATES
 from octavo.cli.client import Client
 from octavo.cli.command import Command
 from octavo.cli.connect import DEFAULT_URL
@@ -39,7 +40,7 @@ class View(Struct, frozen=True):
     """What is shown, worked out from two readings."""
 
     model: str
-    version: str
+    version: str  # or what it does instead of serving
     rows: list[tuple[str, str, str]]  # name, value, remark
     latencies: list[tuple[str, str, str, str]]  # name, p50, p95, p99
     users: list[tuple[str, str, str, str]]  # key or adapter, tokens a second, sequences, first token p95
@@ -66,17 +67,27 @@ def look(span: Span) -> View:
     failures = total("engine_step_failures_total")
     if failures:
         rows.append(("failed steps", f"{failures:,.0f}", "see the server's log"))
+    restarts = total("engine_restarts_total")
+    if restarts:
+        rows.append(
+            ("restarts", f"{restarts:,.0f}", f"of the engine; the last took {total('engine_restart_seconds'):.1f} s")
+        )
     models = now.values("num_requests_running", "model_name")
     versions = now.values("build_info", "version")
     return View(
         model=", ".join(models) or "?",
-        version=versions[0] if versions else "",
+        version=f"octavo {versions[0]}{_rest(now)}" if versions else "is loading",
         rows=rows,
         latencies=[(name, *_spread(span, series)) for name, series in LATENCIES],
         users=[*_users(span, "key"), *_users(span, "adapter")],
         generated=made,
         kv=total("kv_cache_usage_perc"),
     )
+
+
+def _rest(now: Reading) -> str:
+    down = [name for name in SLEEP_STATES[1:] if now.total("engine_sleep_state", sleep_state=name)]
+    return f" sleeps ({down[0].replace('_', ' ')})" if down else ""
 
 
 def _ends(now: Reading) -> str:
@@ -109,7 +120,7 @@ def _time(seconds: float | None) -> str:
 
 def plain(view: View) -> str:
     """For a pipe."""
-    lines = [f"{view.model}  octavo {view.version}".rstrip(), ""]
+    lines = [f"{view.model}  {view.version}", ""]
     lines += [f"  {name:<14} {value:>16}   {remark}".rstrip() for name, value, remark in view.rows]
     lines += ["", f"  {'':<14} {'p50':>12} {'p95':>12} {'p99':>12}"]
     lines += [f"  {name:<14} {p50:>12} {p95:>12} {p99:>12}" for name, p50, p95, p99 in view.latencies]
@@ -142,7 +153,7 @@ class Screen:
 
         self._made.append(view.generated)
         self._kv.append(view.kv)
-        head = Text.assemble((view.model, "bold"), ("  " + url, "dim"), (f"  octavo {view.version}", "dim"))
+        head = Text.assemble((view.model, "bold"), ("  " + url, "dim"), (f"  {view.version}", "dim"))
         trends = Text.assemble(
             ("tok/s ", "dim"), (spark(self._made, 48), "green"), f" {view.generated:,.0f}\n",
             ("KV    ", "dim"), (spark(self._kv, 48, 1.0), "yellow"), f" {view.kv:.0%}",

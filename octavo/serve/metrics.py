@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from octavo.base.wire import FINISH_REASONS, EngineStats
+from octavo.base.wire import FINISH_REASONS, SLEEP_STATES, EngineStats
 from octavo.serve.series import OTHER, Count, Counts, Gauges, Info, Page, Reading, Tallies, Tally, Totals
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -138,7 +138,11 @@ class Metrics:
             yield ("local_compute",), stats.prompt_tokens
             yield ("local_cache_hit",), stats.prefix_hits
 
-        by_reason, by_source = ("reason",), ("source",)
+        def rest() -> Iterator[Reading]:
+            for level, name in enumerate(SLEEP_STATES):
+                yield (name,), float(self._stats().asleep == level)
+
+        by_reason, by_source, by_state = ("reason",), ("source",), ("sleep_state",)
         self._page.add(
             Gauges("num_requests_running", "Sequences in the batch.", one("running"), vllm=True),
             Gauges("num_requests_waiting", "Sequences that wait for their first step.", all_waiting, vllm=True),
@@ -151,6 +155,7 @@ class Metrics:
             ),
             Gauges("kv_cache_usage_perc", "Share of KV blocks in use; 1 is full.", one("kv_usage"), vllm=True),
             Gauges("kv_cache_waste_perc", "Share of reserved KV slots that hold nothing.", one("kv_waste")),
+            Gauges("engine_sleep_state", "1 for the state that holds.", rest, by_state, vllm=True),
             Info("cache_config_info", "How the KV cache was cut.", lambda: self._cache, vllm=True),
             Info("build_info", "What runs here.", lambda: self._build),
             Totals("prefix_cache_queries", "Prompt tokens looked up there.", one("prefix_queries"), vllm=True),

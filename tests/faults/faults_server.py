@@ -62,7 +62,7 @@ class Server:
 
     def wait_ready(self) -> None:
         """Until it says so."""
-        self._serving.wait(60)
+        self._serving.wait(180)
         assert any("octavo: serving" in line for line in self._lines), "the server did not start: " + self.said[-2000:]
 
     @property

@@ -14,8 +14,8 @@ async def test_clients_see_a_pause() -> None:
     what = "engine killed under 12 HTTP streams"
     promise = "no error, no lost or doubled text; /ready 503 within 2 s, /health 200 all along"
     with drill("F2 http", what, promise) as d:
-        async with serving(fake=FAKE, recovery={"max_engine_restarts": 1000}) as client:
-            for random in d.seeds():
+        for random in d.seeds():
+            async with serving(fake=FAKE) as client:  # a new one each time: restarts that follow each other are delayed
                 asked = bodies(random, 12)
                 want = await whole(client, asked)
                 tasks, seen = await begun(client, asked, random.randrange(12, 120))
@@ -32,9 +32,9 @@ async def test_clients_see_a_pause() -> None:
                 assert await client.status("/ready") == 200
                 assert await client.status("/health?progress=5") == 200
                 await quiet(client)
-            assert await client.metric("octavo:engine_restarts_total") == d.runs
-            assert await client.metric("octavo:requests_replayed_total") > 0
-            assert await client.metric("octavo:requests_failed_by_crash_total") == 0
+                assert await client.metric("octavo:engine_restarts_total") == 1
+                assert await client.metric("octavo:requests_replayed_total") > 0
+                assert await client.metric("octavo:requests_failed_by_crash_total") == 0
 
 
 async def test_no_orphan_whoever_dies() -> None:

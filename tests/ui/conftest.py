@@ -23,6 +23,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 def browser() -> Iterator[Any]:
     """The system's Chromium, or playwright's own; CHROMIUM names another. Without one the tests are skipped."""
     api = pytest.importorskip("playwright.sync_api")
+    api.expect.set_options(timeout=30_000)  # the usual 5 s are short on a machine with other work
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     with api.sync_playwright() as playwright:
         try:

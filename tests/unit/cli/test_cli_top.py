@@ -56,6 +56,20 @@ def test_rates_shares_and_quantiles_between_two_readings() -> None:
     assert (rows["running"], rows["waiting"], rows["KV cache"], rows["prefix hits"]) == ("4", "2", "50.0%", "75.0%")
 
 
+def test_a_server_that_loads_or_has_restarted_its_engine_says_so() -> None:
+    loading = Metrics("tiny", EngineStats).render().decode()
+    assert plain(look(Span(read(loading, at=1.0), read(loading, at=2.0)))).startswith("tiny  is loading\n")
+    server = Server()
+    server.stats = EngineStats(asleep=2)
+    assert plain(look(Span(read("", at=1.0), read(server.page(), at=2.0)))).startswith(
+        "tiny  octavo 9.9 sleeps (discard all)\n"
+    )
+    page = Server().page() + 'octavo:engine_restarts_total{model_name="tiny"} 2.0\n'
+    page += 'octavo:engine_restart_seconds{model_name="tiny"} 1.25\n'
+    rows = look(Span(read(page, at=1.0), read(page, at=2.0))).rows
+    assert ("restarts", "2", "of the engine; the last took 1.2 s") in rows
+
+
 def test_a_restart_of_the_server_gives_no_negative_rate() -> None:
     first, second = Server(), Server()
     first.generate(100, 0.01)

@@ -12,6 +12,10 @@ _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[()|]|[^\s()|]+)')
 Node = tuple[Any, ...]
 
 
+class _Int(int):
+    """An int to Go: a literal, or what `int` has made."""
+
+
 class Templates:
     """The definitions of a chart; `render` gives one file's text."""
 
@@ -79,7 +83,7 @@ class Templates:
         if token.startswith('"'):
             return token[1:-1]
         if token.lstrip("-").isdigit():
-            return int(token)
+            return _Int(token)
         assert token.startswith("."), token
         for name in token[1:].split("."):
             if name:
@@ -115,7 +119,10 @@ class Templates:
                 return not value
             case "eq", [left, right]:
                 return left == right
+            case "int", [value]:
+                return _Int(value)
             case "gt", [left, right]:
+                assert isinstance(left, _Int), "numbers of values are float64 to Go, which compares them with no int"
                 return left > right
         raise AssertionError(f"unknown: {name} {given}")
 

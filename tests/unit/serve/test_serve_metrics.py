@@ -22,7 +22,7 @@ from octavo.serve.series import MAX_CHILDREN, Counts, Tally
 # What vLLM's V1 engine exports that has a meaning on one host without adapters, drafts, media and connectors.
 VLLM_GAUGES = {
     *("num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc"),
-    "cache_config_info",
+    *("cache_config_info", "engine_sleep_state"),
 }
 VLLM_COUNTERS = {
     *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "prompt_tokens_by_source"),
