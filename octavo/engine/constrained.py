@@ -1,11 +1,9 @@
 """The seat of structured output: compiles beside the loop, fills masks while the device computes, judges tokens."""
 
 import logging
-import math
-import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -16,7 +14,7 @@ from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
-from octavo.grammar.base import Words
+from octavo.grammar import together
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.guide import Compiled, Guide
 from octavo.grammar.registry import choices
@@ -25,8 +23,6 @@ from octavo.sched.finish import refused
 
 log = logging.getLogger(__name__)
 
-MAX_THREADS = 8
-ALONE = 16  # masks that one thread fills sooner than several would begin
 FLOOR = -9999.0  # log-probability of a token that the model did not choose
 MAX_STEPS = 16  # more than are ever in flight
 PARAM = "structured_outputs"
@@ -57,7 +53,6 @@ class ConstrainedSeat:
         self._rows: dict[int, tuple[str, Guide]] = {}  # rows of the device that have a guide
         self._sampled: dict[int, list[tuple[int, str, Guide]]] = {}  # step -> (place in sample, id, guide)
         self._torn: set[str] = set()  # ids whose steps in flight built on a token that does not hold
-        self._threads: ThreadPoolExecutor | None = None
         self.figures: dict[str, float] = {}  # empty until a constraint comes: it goes out with every step
 
     @property
@@ -190,29 +185,12 @@ class ConstrainedSeat:
         self._sampled[plan.step] = found
         if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
             del self._sampled[min(self._sampled)]
+        assert self._compiler is not None
         masks = np.empty((len(found), -(-self._vocab_size // 32)), dtype=np.int32)
         begin = time.perf_counter()
-        self._fill([guide for _, _, guide in found], masks)
+        together.fill([guide for _, _, guide in found], masks, self._compiler.table)
         self._count("grammar_mask_seconds", time.perf_counter() - begin)
         return {RIDER: (np.array([place for place, _, _ in found], dtype=np.int32), masks)}
-
-    def _fill(self, guides: list[Guide], masks: Words) -> None:
-        if len(guides) <= ALONE:
-            for guide, row in zip(guides, masks):
-                guide.fill(row)
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "octavo-masks")
-        share = math.ceil(len(guides) / min(MAX_THREADS, os.cpu_count() or 1))
-
-        def fill(first: int) -> None:
-            for guide, row in zip(guides[first : first + share], masks[first : first + share]):
-                guide.fill(row)
-
-        parts = [self._threads.submit(fill, first) for first in range(0, len(guides), share)]
-        wait(parts)
-        for part in parts:
-            part.result()
 
     def review(self, plan: StepPlan, result: StepResult) -> Review | None:
         found = self._sampled.pop(plan.step, None)
@@ -220,11 +198,10 @@ class ConstrainedSeat:
             return None
         altered: dict[str, tuple[int, int]] = {}
         failed: dict[str, UserError] = {}
-        for place, id, guide in found:
-            if self._guides.get(id) is not guide:
-                continue  # it ended meanwhile
-            sampled = result.tokens[place]
-            stands = guide.take(sampled)
+        found = [each for each in found if self._guides.get(each[1]) is each[2]]  # others ended meanwhile
+        tokens = [result.tokens[place] for place, _, _ in found]
+        standing = together.take([guide for _, _, guide in found], tokens)
+        for (place, id, guide), sampled, stands in zip(found, tokens, standing):
             if guide.failure is not None:
                 failed[id] = UserError(f"structured output: {guide.failure}", param=guide.param)
             elif stands != sampled:
@@ -241,8 +218,6 @@ class ConstrainedSeat:
     def shutdown(self) -> None:
         if self._compiler is not None:
             self._compiler.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
 
 
 def _altered(result: StepResult, changes: list[tuple[int, int]]) -> StepResult:

@@ -97,20 +97,26 @@ class Core:
         if now >= self._look_again_s:
             self._look_again_s = now + PATIENCE_S
             self._say(self.scheduler.give_up())
-        while self._pipeline.has_room:
-            plan = self.scheduler.plan()
-            if plan is None:
-                break
-            self._pipeline.push(plan)
+        self._feed()
         moved = bool(self._pipeline)
         step = self._finish_oldest() if moved else Outputs()
         self._say(step.outputs)
         self._pipeline.settle()
+        if moved and self._pipeline.is_starved:
+            self._feed()  # before anybody is told of the tokens: that takes the host as long as the sampling the device
         if not moved and not self._outbox and not self.rest.news:
             return None
         outputs, self._outbox = self._outbox, []
         self.rest.news = False
         return StepOutputs(outputs, step.ids, step.tokens, self.stats)
+
+    def _feed(self) -> None:
+        """Plan steps as far as the pipeline takes them."""
+        while self._pipeline.has_room:
+            plan = self.scheduler.plan()
+            if plan is None:
+                break
+            self._pipeline.push(plan)
 
     def set_aside(self) -> None:
         """End the steps in flight, and let what runs wait to be computed anew."""

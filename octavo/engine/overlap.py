@@ -79,6 +79,11 @@ class Pipeline:
     def has_room(self) -> bool:
         return len(self) < self.depth and self._computing is None
 
+    @property
+    def is_starved(self) -> bool:
+        """Whether the device has only a sampling left to do: steps are taken in turn, and the next is not begun."""
+        return self._computing is None and len(self._flying) < self.depth and self._in_turn()
+
     def push(self, plan: StepPlan) -> None:
         """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""
         try:

@@ -56,12 +56,26 @@ class Matcher(Protocol):
         """Accept all of these tokens, one after the other; if they may not come, none of them."""
         ...
 
+    def closes(self, tokens: Sequence[int]) -> bool:
+        """Whether these tokens would make the text whole from here. Nothing moves."""
+        ...
+
     def rewind(self, n: int) -> None:
         """Take back the last n accepted tokens."""
         ...
 
     def copy(self) -> "Matcher":
         """Another one in the same place."""
+        ...
+
+    @staticmethod
+    def fill_many(matchers: Sequence[Any], masks: Words, places: Sequence[int]) -> list[bool]:
+        """`fill` of many of a class, each into the row of `masks` at its place; on several threads where that pays."""
+        ...
+
+    @staticmethod
+    def accept_many(matchers: Sequence[Any], tokens: Sequence[int]) -> list[bool]:
+        """`accept` of many of a class, each its token. One that says False is of no more use."""
         ...
 
     @property

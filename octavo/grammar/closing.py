@@ -7,12 +7,12 @@ a few tokens of freedom near the limit and never validity.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
+from octavo.grammar.rests import Rests, allowed, whole_rests
 from octavo.grammar.vocabulary import VocabularyTable
 
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
@@ -25,8 +25,6 @@ SHALLOW = 32  # a second look that turns back early, for what recurs without end
 MAX_CONTENTS = 16
 MAX_RESTS = 160
 SET = 8  # bytes from which a string that stands in a hint is taken for one of a set form: a date, an address
-BRIEF = 24  # moves where there is another way
-MAX_BEGINS = 24  # places in a known way that may be where it goes on from
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
@@ -52,9 +50,12 @@ class Closer:
         *,
         is_json: bool = False,
         longest: int = 0,
+        opening: Sequence[int] | None = None,
     ) -> None:
+        """`opening`: a whole text from the beginning."""
         self.is_json = is_json
         self._vocabulary = vocabulary
+        self._opening = Rests(vocabulary, opening or ())
         self._whole = _tokens(vocabulary, hints[:1])
         contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
         contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
@@ -70,25 +71,30 @@ class Closer:
         self.word = max([NUDGE, *strings])
         # Within a set form a turn can cost about half of it: an offset in place of a Z.
         self.nudge = max(NUDGE, longest // BYTES_A_TOKEN, self.word // 2)
+        self._instance = max([STEP, self.word, *lengths, *map(len, self._whole)])
         self.step = max([STEP, self.word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
 
-    def close(self, matcher: Matcher, limit: int, patience: int = 1, known: Sequence[int] = ()) -> list[int] | None:
+    def furthest(self, depth: int) -> int:
+        """Tokens that the end is away at most, about, with `depth` brackets open: each is left by no more than a whole
+        short instance takes. Of other forms than JSON nothing is known."""
+        return (depth + 1) * self._instance + self.word + self.nudge if self.is_json else FAR
+
+    def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
 
-        With no patience only the likely ways are tried: for callers who have another way to fall back on. `known`: a
-        way from an earlier place. What is left of it most often closes this one, and costs no search.
+        With no patience only the likely ways are tried: for callers who have another way to fall back on.
         """
         if matcher.is_accepting:
             return []
         if limit < 1:
             return None
         for tokens in self._whole:
-            if follow(matcher, tokens):
+            if matcher.closes(tokens):
                 return tokens
         # First with room for ways that shrink when packed, going nowhere twice; then with moves that lead back to where
         # they began, as a string must grow to its least length; then with no room, which turns back sooner.
         nodes = min(MAX_NODES, 8 * limit + 16)
-        best = self._best(matcher, limit, 2 * limit + 16, nodes * patience or BRIEF, known=known)
+        best = self._best(matcher, limit, 2 * limit + 16, nodes * max(1, patience), loops=False)
         if not patience:
             return best
         if best is None:
@@ -101,14 +107,20 @@ class Closer:
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
-    def _rest(self, matcher: Matcher, row: Words, known: npt.NDArray[np.int64]) -> list[int] | None:
-        """An end of `known` that closes the text from here, where the mask is `row`."""
-        may = _allowed(row, known)
-        if self._is_inside(row):
-            may &= self._vocabulary.quoting[known]
-        begins = np.flatnonzero(may)[:MAX_BEGINS]
-        rests = (known[at:].tolist() for at in begins.tolist())
-        return next((rest for rest in rests if follow(matcher, rest)), None)
+    def resume(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+        """A way of at most `limit` tokens that is the rest of a known one: the `last`, or that from the beginning.
+
+        Texts of one form end alike, so this spares most searches.
+        """
+        if matcher.is_accepting:
+            return []
+        if len(last) <= limit and matcher.closes(last):  # within a string it stays the same
+            return last
+        row = self._mask(matcher)
+        if row is None or limit < 1:
+            return None
+        rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
+        return next((list(rest) for rest in rests if matcher.closes(rest)), None)
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
@@ -123,11 +135,9 @@ class Closer:
                 return found
         return best
 
-    def _best(
-        self, matcher: Matcher, limit: int, longest: int, nodes: int, known: Sequence[int] | None = None
-    ) -> list[int] | None:
+    def _best(self, matcher: Matcher, limit: int, longest: int, nodes: int, *, loops: bool = True) -> list[int] | None:
         best: list[int] | None = None
-        for path in islice(self._search(matcher, longest, nodes, known), MAX_WAYS if known is None else 1):
+        for path in islice(self._search(matcher, longest, nodes, loops), MAX_WAYS if loops else 1):
             short = path if len(path) <= limit < FAR else self._repacked(matcher, path)
             if best is None or len(short) < len(best):
                 best = short
@@ -135,29 +145,21 @@ class Closer:
                 break
         return best
 
-    def _search(
-        self, matcher: Matcher, longest: int, most: int, known: Sequence[int] | None = None
-    ) -> Iterator[list[int]]:
+    def _search(self, matcher: Matcher, longest: int, most: int, loops: bool) -> Iterator[list[int]]:
         """Ways of at most `longest` tokens to a whole text, the likeliest first, as far as `most` moves go.
 
-        With `known`, the rest of it is tried at every place, and a move that leaves the mask as it was is taken for
-        one that led nowhere, unless it closes something or adds a member.
+        Without `loops`, a move that leaves the mask as it was is taken for one that led nowhere, unless it closes
+        something or adds a member.
         """
         stack: list[tuple[Matcher, list[int], Words, Iterator[tuple[list[int], bool]]]] = []
-        nodes, loops = 0, known is None
-        before_this = np.array((known or ())[-longest:], dtype=np.int64)
+        nodes = 0
 
-        def enter(at: Matcher, path: list[int], before: "Words | None") -> list[int] | None:
+        def enter(at: Matcher, path: list[int], before: "Words | None") -> None:
             row = self._mask(at)
-            if row is None or (before is not None and np.array_equal(row, before)):
-                return None
-            stack.append((at, path, row, self._offers(row)))
-            rest = self._rest(at, row, before_this[max(0, before_this.size - longest + len(path)) :])
-            return None if rest is None else path + rest
+            if row is not None and (before is None or not np.array_equal(row, before)):
+                stack.append((at, path, row, self._offers(row)))
 
-        found = enter(matcher.copy(), [], None)
-        if found is not None:
-            yield found
+        enter(matcher.copy(), [], None)
         while stack and nodes < most:
             at, path, row, moves = stack[-1]
             move, counts = next(moves, ([], False))
@@ -172,10 +174,8 @@ class Closer:
                 continue
             if there.is_accepting:
                 yield path + move
-                continue
-            found = enter(there, path + move, None if loops or counts else row)
-            if found is not None:
-                yield found
+            else:
+                enter(there, path + move, None if loops or counts else row)
 
     def _explore(self, matcher: Matcher, longest: int, most: int) -> Iterator[list[int]]:
         """Ways as `_search` gives them, by breadth, in single characters too. Places whose mask is new go first."""
@@ -195,7 +195,7 @@ class Closer:
         while fresh or stale:
             at, path, row = (fresh or stale).popleft()
             single = self._vocabulary.single
-            plain = ([token] for token in single[_allowed(row, single)][::-1].tolist())  # signs before letters
+            plain = ([token] for token in single[allowed(row, single)][::-1].tolist())  # signs before letters
             for move in (*(move for move, _ in self._likely(row)), *plain):
                 nodes += 1
                 if nodes > most:
@@ -212,15 +212,12 @@ class Closer:
         row = np.empty(self._vocabulary.words, dtype=np.int32)
         return row if at.fill(row) else None
 
-    def _is_inside(self, row: Words) -> bool:
-        """Both kinds of bracket may come only inside a string, where they close nothing."""
-        return self._brackets.size == 2 and bool(_allowed(row, self._brackets).all())
-
     def _likely(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Moves that the mask lets begin, and whether each is a step on whatever the mask behind it."""
-        inside = self._is_inside(row)
+        # Both kinds of bracket may come only inside a string, where they close nothing.
+        inside = self._brackets.size == 2 and bool(allowed(row, self._brackets).all())
         # Where a letter may come, no bracket closes anything either.
-        worded = bool(_allowed(row, self._letter).any())
+        worded = bool(allowed(row, self._letter).any())
         for run, counts in (self._inside if inside else self._outside).offered(row):
             yield run, counts and not worded
 
@@ -231,7 +228,7 @@ class Closer:
         words = np.flatnonzero(row)
         bits = np.unpackbits(row[words].view(np.uint8), bitorder="little")
         if np.count_nonzero(bits) > WIDE:
-            found = single[_allowed(row, single)][:FEW]
+            found = single[allowed(row, single)][:FEW]
         else:
             places = np.flatnonzero(bits)
             tokens = words[places >> 5] * 32 + (places & 31)
@@ -244,7 +241,7 @@ class Closer:
     def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
         """The same text in fewer tokens, if it can be had."""
         packed = self._vocabulary.greedy(self._vocabulary.text(path))
-        return packed if packed is not None and len(packed) < len(path) and follow(matcher, packed) else path
+        return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path
 
 
 class _Moves:
@@ -257,14 +254,8 @@ class _Moves:
 
     def offered(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Those whose first token the mask allows."""
-        for index in np.flatnonzero(_allowed(row, self._first)).tolist():
+        for index in np.flatnonzero(allowed(row, self._first)).tolist():
             yield self._runs[index]
-
-
-def follow(matcher: Matcher, tokens: list[int]) -> bool:
-    """Whether these tokens make the text whole from here."""
-    end = matcher.copy()
-    return end.push(tokens) and end.is_accepting
 
 
 def example(backend: Backend, vocabulary: VocabularyTable, pattern: str) -> str | None:
@@ -286,11 +277,6 @@ def _rests(hints: Sequence[bytes]) -> list[bytes]:
 def _is_string(hint: bytes) -> bool:
     """Whether it is one JSON string that is not empty."""
     return len(hint) > 2 and hint[:1] == hint[-1:] == b'"' and b'"' not in hint[1:-1]
-
-
-def _allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = ((row[tokens >> 5] >> (tokens & 31)) & 1) == 1
-    return found
 
 
 def _tokens(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[list[int]]:

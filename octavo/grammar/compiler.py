@@ -56,7 +56,7 @@ class Compiler:
             self._later.start()
 
     def _warm(self, name: str) -> None:
-        _ = self.table.by_bytes, self.table.single, self.table.quoting
+        _ = self.table.by_bytes, self.table.single
         self._backend(name).compile(Form("regex", "a"))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
@@ -118,7 +118,8 @@ class Compiler:
         assert form is not None
         grammar = self._backend(name).compile(form)
         size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
-        closer = Closer(self.table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
+        is_json, opening = form.kind == "json_schema", verdict.opening
+        closer = Closer(self.table, form.hints, is_json=is_json, longest=form.longest, opening=opening)
         return Compiled(grammar, closer, verdict.opening, size)
 
     def _backend(self, name: str) -> Backend:

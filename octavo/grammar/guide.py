@@ -1,5 +1,7 @@
 """Guide: one request's way through its constraint. Which tokens may come, and which one stands.
 
+What is long in both is done for all guides of a step at once, in grammar/together.py.
+
 A guide with a budget keeps, near the limit, a list of tokens that would make the text whole, never longer than what
 is left. A sampled token after which no such list is found does not stand: the first of the list takes its place. So
 an output that ends by length is whole. Far from the limit the list is not kept: how often it is looked for depends on
@@ -9,14 +11,15 @@ how much is to spare.
 from msgspec import Struct
 
 from octavo.grammar.base import Grammar, Matcher, Words
-from octavo.grammar.closing import PATIENT, Closer, follow
+from octavo.grammar.closing import PATIENT, Closer
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
 STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
-QUOTE, BACKSLASH, OPENING, NEXT, SPACE = ord('"'), ord("\\"), b"{[,", b"{,", b" \n\r\t"
+QUOTE, BACKSLASH, COMMA, NEXT, SPACE = ord('"'), ord("\\"), ord(","), b"{,", b" \n\r\t"
+OPENING, CLOSING = b"{[", b"}]"
 
 
 class Compiled(Struct, frozen=True):
@@ -40,6 +43,8 @@ class Guide:
         self._vocabulary = vocabulary
         self._spec = spec
         self._matcher: Matcher = compiled.grammar.matcher()
+        self._settled = False  # whether `weigh` left nothing to `take`
+        self._kept: tuple[bool, bool, bool, int, int] | None = None  # what `_cost` knew before a token without room
         self._ends = ends
         self._limit = limit
         self._produced = 0
@@ -48,11 +53,12 @@ class Guide:
         self._free = bool(spec.after)
         self._tail = b""
         self._plan = self._opening() if spec.finish_within_budget else None
-        self._known = self._plan or []  # the last way that was found, from whatever place
+        self._last_way = compiled.opening or []  # to the end, from where it was last looked for
         self._spare = -1
         self._lost = 0  # times in a row that no end was found when one was looked for
         self._in_string = self._escaped = self._in_key = False
         self._last = 0  # byte outside of strings
+        self._depth = 0  # brackets that are open
         self._schedule(limit)
 
     @property
@@ -71,44 +77,66 @@ class Guide:
         """Whether the output fits the constraint as it stands."""
         return self._spec.optional if self._free else self._matcher.is_accepting
 
+    @property
+    def matcher(self) -> Matcher | None:
+        """What says which tokens may come; None while any may."""
+        return None if self._free else self._matcher
+
     def fill(self, row: Words) -> None:
         """Write the mask of the next token."""
+        filled = True
         if self._free:
             row[:] = self._vocabulary.free_mask
-            if self._spec.optional and self._produced >= self._spec.min_tokens:
-                for token in self._ends:
-                    _set(row, token, True)
-            return
-        if not self._matcher.fill(row):
+        else:
+            filled = self._matcher.fill(row)
+        self._vocabulary.clear_ends(row)
+        self.let_end(row, filled)
+
+    def let_end(self, row: Words, filled: bool) -> None:
+        """Set the ends of sequence where the output may end, in a mask in which they are off. `filled`: what the
+        matcher said of the row."""
+        if not filled:
             self.failure = GAVE_UP
             row.fill(0)
-        whole = self.failure is not None or self._matcher.is_accepting
-        for token in self._vocabulary.ends:
-            _set(row, token, False)
-        if not whole and not row.any():
-            self.failure, whole = STUCK, True
-        if whole and (self._produced >= self._spec.min_tokens or not row.any()):
+        if self._free:
+            may_end = self._spec.optional and self._produced >= self._spec.min_tokens
+        else:
+            whole = self.failure is not None or self._matcher.is_accepting
+            if not whole and not row.any():
+                self.failure, whole = STUCK, True
+            may_end = whole and (self._produced >= self._spec.min_tokens or not row.any())
+        if may_end:
             for token in self._ends:
-                _set(row, token, True)
+                bit = 1 << (token & 31)
+                row[token >> 5] |= bit if bit < 1 << 31 else -(1 << 31)
 
     def take(self, token: int) -> int:
         """The token that stands in place of `token`; most often itself. May set `failure`."""
+        matcher = self.weigh(token)
+        return self.settle(token, matcher is None or matcher.accept(token))
+
+    def weigh(self, token: int) -> Matcher | None:
+        """The first half of `take`: the matcher that is to accept the token, if that is all there is to do."""
         self._produced += 1
-        left = self._limit - self._produced
+        self._kept = None
         if self.failure is not None or token < 0 or (token in self._ends and self.is_whole):
+            self._settled = True
+            return None
+        self._settled = False
+        if self._spec.finish_within_budget and not self._affords(token):
+            return None
+        self._settled = not self._free
+        return self.matcher
+
+    def settle(self, token: int, accepted: bool) -> int:
+        """The second half: the token that stands. `accepted`: what the matcher of `weigh` said."""
+        if self._settled:
+            if not accepted:
+                self.failure = BROKEN
             return token
-        if not self._spec.finish_within_budget:
+        if self._kept is None:
             return self._go(token)
-        kept = self._in_string, self._escaped, self._in_key, self._last
-        cost = self._cost(token)
-        self._spare -= cost
-        if self._spare < 0 and self._plan is None:  # the plan was let go while there was room to spare
-            self._plan = self._way(left + 1, PATIENT if self._lost else 1)
-            self._schedule(left + 1)
-            self._spare -= cost
-        if self._spare >= 0:
-            self._plan = self._plan[1:] if self._plan and self._plan[0] == token else None
-            return self._go(token)
+        left = self._limit - self._produced
         before = self._free, self._tail, self._matcher.copy()
         if self._move(token) and self._closes(token, left):
             self._schedule(left)
@@ -117,8 +145,26 @@ class Guide:
             self._schedule(left)
             return token
         self._free, self._tail, self._matcher = before
-        self._in_string, self._escaped, self._in_key, self._last = kept
+        self._in_string, self._escaped, self._in_key, self._last, self._depth = self._kept
         return self._stand_in(left)
+
+    def _affords(self, token: int) -> bool:
+        """Whether there is room for the token and for an end behind it, whatever it begins."""
+        left = self._limit - self._produced
+        kept = self._in_string, self._escaped, self._in_key, self._last, self._depth
+        cost = self._cost(token)
+        self._spare -= cost
+        if self._spare < 0 and not self._free:  # the end is never further off than this
+            self._spare = max(self._spare, left - self._compiled.closer.furthest(self._depth))
+        if self._spare < 0 and self._plan is None:  # the plan was let go while there was room to spare
+            self._plan = self._way(left + 1, PATIENT if self._lost else 1)
+            self._schedule(left + 1)
+            self._spare -= cost
+        if self._spare >= 0:
+            self._plan = self._plan[1:] if self._plan and self._plan[0] == token else None
+            return True
+        self._kept = kept
+        return False
 
     def _go(self, token: int) -> int:
         """The token stands."""
@@ -141,7 +187,7 @@ class Guide:
         if old and old[0] == token:
             self._plan = old[1:]
             return True
-        if not self._free and old is not None and len(old) <= left and follow(self._matcher, old):
+        if not self._free and old is not None and len(old) <= left and self._matcher.closes(old):
             return True
         found = self._way(left, 0 if old is not None else PATIENT)
         if found is None or len(found) > left:
@@ -154,8 +200,12 @@ class Guide:
         without one the output may end unfinished."""
         if self._free:
             return self._opening()
-        found = self._compiled.closer.close(self._matcher, left, patience, self._known)
-        self._known = found or self._known
+        closer = self._compiled.closer
+        found = closer.resume(self._matcher, self._last_way, left)
+        if found is None and patience:
+            found = closer.close(self._matcher, left, patience)
+        if found:
+            self._last_way = found
         return found
 
     def _schedule(self, left: int) -> None:
@@ -177,6 +227,8 @@ class Guide:
         if not closer.is_json:
             return max(closer.step, len(self._compiled.opening or ()))
         found = closer.step if self._in_key else closer.nudge
+        if self._in_string and not self._escaped and QUOTE not in text and BACKSLASH not in text:
+            return found
         for byte in text:
             if self._escaped:
                 self._escaped = False
@@ -188,7 +240,8 @@ class Guide:
                 found += closer.word if self._in_string else 0
             elif not self._in_string and byte not in SPACE:
                 self._last = byte
-                found += closer.step if byte in OPENING else 0
+                self._depth += (byte in OPENING) - (byte in CLOSING)
+                found += closer.step if byte == COMMA or byte in OPENING else 0
         return found
 
     def _opening(self) -> list[int] | None:
@@ -225,10 +278,3 @@ class Guide:
         self._growth(rest)
         tokens = self._vocabulary.greedy(rest)
         return tokens is not None and self._matcher.push(tokens)
-
-
-def _set(row: Words, token: int, on: bool) -> None:
-    bit = 1 << (token & 31)
-    value = (int(row[token >> 5]) | bit) if on else (int(row[token >> 5]) & ~bit)
-    value &= 0xFFFFFFFF
-    row[token >> 5] = value - (1 << 32) if value >= 1 << 31 else value

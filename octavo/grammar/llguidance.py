@@ -1,11 +1,12 @@
 """The llguidance engine: JSON schema, regular expressions, Lark. Masks are filled without the interpreter's lock."""
 
+import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.base.errors import UserError
 from octavo.grammar import lark
@@ -13,6 +14,8 @@ from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
+MAX_THREADS = 8
+ALONE = 16  # that one thread has done sooner than several would begin
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(
@@ -22,6 +25,11 @@ LIMITS = LLParserLimits(
     max_lexer_states=100_000,
     verbose_errors=False,
 )
+
+
+@cache
+def _threads() -> LLExecutor:
+    return LLExecutor(num_threads=min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
 
 class _Source:
@@ -46,8 +54,11 @@ class LLGuidance:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        ends = list(self._vocabulary.ends) or [0]
-        return LLTokenizer(TokenizerWrapper(_Source(self._vocabulary)), eos_token=ends)
+        return LLTokenizer(TokenizerWrapper(_Source(self._vocabulary)), eos_token=self._ends)
+
+    @property
+    def _ends(self) -> list[int]:
+        return list(self._vocabulary.ends) or [0]
 
     def refusal(self, form: Form) -> str | None:
         """What it cannot do shows when it compiles."""
@@ -65,18 +76,19 @@ class LLGuidance:
             reason = _plain(_one_line(matcher.get_error()))
             # What nothing can fit needs no second opinion.
             raise UserError(reason) if reason.startswith("Unsatisfiable") else Refused(reason)
-        return LLGrammar(matcher, len(source))
+        return LLGrammar(matcher, self._ends[0], len(source))
 
 
 class LLGrammar:
     """A matcher that nobody moves; copies share its tables."""
 
-    def __init__(self, matcher: LLMatcher, source_bytes: int) -> None:
+    def __init__(self, matcher: LLMatcher, end: int, source_bytes: int) -> None:
         self._matcher = matcher
+        self._end = end
         self._source_bytes = source_bytes
 
     def matcher(self) -> "LLState":
-        return LLState(self._matcher.deep_copy())
+        return LLState(self._matcher.deep_copy(), self._end)
 
     @property
     def num_bytes(self) -> int:
@@ -87,8 +99,10 @@ class LLGrammar:
 class LLState:
     """See grammar/base.py's Matcher."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, end: int) -> None:
+        """`end`: a token that ends a sequence."""
         self._matcher = matcher
+        self._end = end
 
     def fill(self, row: Words) -> bool:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
@@ -104,12 +118,31 @@ class LLState:
             self.rewind(done)
         return done == len(tokens)
 
+    def closes(self, tokens: Sequence[int]) -> bool:
+        # Far quicker than to move a copy. An end of sequence counts as valid where the text may end.
+        return bool(self._matcher.validate_tokens([*tokens, self._end]) == len(tokens) + 1)
+
     def rewind(self, n: int) -> None:
         if n and not self._matcher.rollback(n):
             raise ValueError(f"cannot take back {n} tokens")
 
     def copy(self) -> "LLState":
-        return LLState(self._matcher.deep_copy())
+        return LLState(self._matcher.deep_copy(), self._end)
+
+    @staticmethod
+    def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> list[bool]:
+        if len(matchers) <= ALONE:
+            return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
+        pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
+        _threads().unsafe_compute_mask_ptr(pairs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(masks))
+        return [not matcher._matcher.is_error() for matcher in matchers]
+
+    @staticmethod
+    def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:
+        if len(matchers) <= ALONE:
+            return [matcher.accept(token) for matcher, token in zip(matchers, tokens)]
+        pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
+        return list(_threads().consume_token_par(pairs))
 
     @property
     def is_accepting(self) -> bool:

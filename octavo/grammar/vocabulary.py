@@ -52,17 +52,17 @@ class VocabularyTable:
         return np.array([len(text) for text in self.tokens], dtype=np.int64)
 
     @cached_property
-    def quoting(self) -> npt.NDArray[np.bool_]:
-        """Whether a token holds a quotation mark."""
-        return np.array([b'"' in text for text in self.tokens], dtype=np.bool_)
-
-    @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
         """Every token that has a text, ends of sequence left out."""
         bits = np.zeros(self.words * 32, dtype=np.uint8)
         bits[: self.width] = self.lengths > 0
         bits[list(self.ends)] = 0
         return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def clear_ends(self, masks: npt.NDArray[np.int32]) -> None:
+        """Take the ends of sequence out of masks. masks: [..., words]."""
+        for token in self.ends:
+            masks[..., token >> 5] &= np.int32(0x7FFFFFFF if token & 31 == 31 else ~(1 << (token & 31)))
 
     @cached_property
     def _longest(self) -> int:

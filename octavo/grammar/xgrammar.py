@@ -154,12 +154,24 @@ class XGState:
                 return False
         return True
 
+    def closes(self, tokens: Sequence[int]) -> bool:
+        end = self.copy()
+        return end.push(tokens) and end.is_accepting
+
     def rewind(self, n: int) -> None:
         if n:
             self._matcher.rollback(n)
 
     def copy(self) -> "XGState":
         return XGState(self._matcher.fork(), self._vocabulary)
+
+    @staticmethod
+    def fill_many(matchers: Sequence["XGState"], masks: Words, places: Sequence[int]) -> list[bool]:
+        return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
+
+    @staticmethod
+    def accept_many(matchers: Sequence["XGState"], tokens: Sequence[int]) -> list[bool]:
+        return [matcher.accept(token) for matcher, token in zip(matchers, tokens)]
 
     @property
     def is_accepting(self) -> bool:

@@ -6,6 +6,7 @@ memory away and put fresh memory there later. Tensors stay valid objects through
 dropped is a fault on a GPU and reads zeros on a CPU.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Protocol
@@ -79,6 +80,14 @@ class TaggedMemory(Protocol):
 
     def restore(self, tag: str) -> None:
         """Memory of unset contents behind the same addresses. Raises MemoryError, the tag still dropped."""
+        ...
+
+    def restoring(self, tag: str, step: int) -> "Iterator[torch.Tensor]":
+        """`restore` by pieces of `step` bytes: each (uint8) as soon as it is there, in order.
+
+        Making memory takes a device a while; what is copied into one piece hides the next one's making. Raises
+        MemoryError, the tag still dropped; it is dropped too if the caller stops early.
+        """
         ...
 
     def discard(self, tag: str) -> None:
@@ -155,21 +164,29 @@ class Arena:
         if span is None or span.dropped:
             return 0
         given = span.mapped
-        for address, size in span.pieces:
-            self._backing.unmap(address, size)
-        span.pieces.clear()
+        self._release(span)
         span.dropped = True
         return given
 
     def restore(self, tag: str) -> None:
+        for _ in self.restoring(tag, self._limit):
+            pass
+
+    def restoring(self, tag: str, step: int) -> "Iterator[torch.Tensor]":
         span = self._ranges.get(tag)
         if span is None or not span.dropped:
             return
-        if span.used:
-            size = self._whole(span.used)
-            self._backing.map(span.start, size)
-            span.pieces = [(span.start, size)]
-        span.dropped = False
+        size, step = self._whole(span.used), self._whole(step)
+        try:
+            for at in range(0, size, step):
+                piece = span.start + at, min(step, size - at)
+                self._backing.map(*piece)
+                span.pieces.append(piece)
+                yield self._backing.view(piece[0], min(piece[1], span.used - at))
+            span.dropped = False
+        finally:
+            if span.dropped:
+                self._release(span)
 
     def discard(self, tag: str) -> None:
         self.drop(tag)
@@ -180,6 +197,11 @@ class Arena:
     def close(self) -> None:
         for tag in list(self._ranges):
             self.discard(tag)
+
+    def _release(self, span: _Range) -> None:
+        for piece in span.pieces:
+            self._backing.unmap(*piece)
+        span.pieces.clear()
 
     def _range(self, tag: str) -> _Range:
         if tag not in self._ranges:
@@ -231,6 +253,10 @@ class NoArena:
 
     def restore(self, tag: str) -> None:
         """Nothing is ever dropped."""
+
+    def restoring(self, tag: str, step: int) -> "Iterator[torch.Tensor]":
+        del tag, step
+        return iter(())
 
     def discard(self, tag: str) -> None:
         """Torch frees each tensor with its last reference."""

@@ -18,7 +18,7 @@ from octavo.platform.limits import memory_limits
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 256 << 20  # pinned and copied at a time: pinning one overlaps copying the one before
+CHUNK = 256 << 20  # pinned and copied at a time, in whole pages: pinning one overlaps copying the one before
 RESERVE = 512 << 20  # of host memory, left to everybody else
 
 
@@ -52,10 +52,11 @@ class Aside:
         """Memory and contents are what they were; host memory goes. Raises MemoryError, and may be called again."""
         import torch
 
-        self._memory.restore(self._tag)
-        for piece, (_, host) in zip(self._pieces(), self._chunks, strict=True):
-            piece.copy_(host, non_blocking=True)
-        torch.cuda.synchronize(self._index)
+        try:
+            for piece, (_, host) in zip(self._memory.restoring(self._tag, CHUNK), self._chunks, strict=True):
+                piece.copy_(host, non_blocking=True)
+        finally:
+            torch.cuda.synchronize(self._index)
         self.forget()
 
     def forget(self) -> None:

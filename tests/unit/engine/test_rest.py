@@ -316,7 +316,7 @@ def test_weights_come_back_from_the_hosts_copy(folder, monkeypatch):  # noqa: F8
     for name in ("synchronize", "set_device"):
         monkeypatch.setattr(torch.cuda, name, lambda _: None)
     monkeypatch.setattr("octavo.worker.worker.select", lambda _: Apart())
-    monkeypatch.setattr(pinned, "CHUNK", 10_000)
+    monkeypatch.setattr(pinned, "CHUNK", 8192)
     client = InprocClient(assemble(tiny(folder, attention_backend="reference")))
     wanted = request("a", [3, 9, 27], max_tokens=12, temperature=0.0)
 

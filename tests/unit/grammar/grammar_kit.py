@@ -83,8 +83,10 @@ def json_spec(schema, **options):
 def compiled(spec, table=TABLE, engine=ENGINE):
     form = check_spec(spec, example=partial(example, engine, table))
     grammar = engine.compile(form)
-    closer = Closer(table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
-    return Compiled(grammar, closer, closer.shortest(grammar.matcher()), 1)
+    opening = Closer(table, form.hints).shortest(grammar.matcher())
+    is_json = form.kind == "json_schema"
+    closer = Closer(table, form.hints, is_json=is_json, longest=form.longest, opening=opening)
+    return Compiled(grammar, closer, opening, 1)
 
 
 def bits(row, width=WIDTH):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo.base.errors import UserError
-from octavo.grammar.closing import Closer, follow
+from octavo.grammar.closing import Closer
 from octavo.grammar.guide import Guide
 from octavo.grammar.spec import GrammarSpec
 
@@ -122,7 +122,7 @@ def test_a_closer_finds_what_closes():
     end = Closer(TABLE).close(matcher, 8)
     assert end is not None
     assert len(end) <= 8
-    assert follow(matcher, end)
+    assert matcher.closes(end)
     assert json.loads(b'{"a":[[{"b":"c' + TABLE.text(end)) == {"a": [[{"b": "c"}]]}
 
 
@@ -136,7 +136,7 @@ def test_a_constant_is_closed_from_behind_its_first_brackets_and_blanks(value):
         assert matcher.push(TABLE.greedy(head + blanks))
         way = shared.closer.close(matcher, 12)
         assert way is not None
-        assert follow(matcher, way)
+        assert matcher.closes(way)
 
 
 def test_no_end_before_min_tokens_unless_nothing_else_is_left():

@@ -196,6 +196,29 @@ def test_a_lack_of_memory_leaves_all_as_it_was():
         arena.tensor(WEIGHTS, (LIMIT,), torch.uint8)
 
 
+def test_memory_comes_back_piece_by_piece():
+    driver = Driver()
+    arena = Arena(Seen(driver), LIMIT)
+    arena.tensor(WEIGHTS, (70 * MIB + 5,), torch.uint8)
+    arena.drop(WEIGHTS)
+    sizes = [piece.numel() for piece in arena.restoring(WEIGHTS, 32 * MIB)]
+    assert sizes == [32 * MIB, 32 * MIB, 6 * MIB + 5]
+    assert list(arena.restoring(WEIGHTS, 32 * MIB)) == []  # it is all there
+    assert [part.numel() for part in arena.parts(WEIGHTS)] == [70 * MIB + 5]
+    arena.drop(WEIGHTS)
+    assert driver.held == 0
+
+    driver.capacity = 40 * MIB
+    seen = []
+    with pytest.raises(MemoryError):
+        seen.extend(arena.restoring(WEIGHTS, 32 * MIB))
+    assert (len(seen), driver.held, arena.parts(WEIGHTS)) == (1, 0, [])
+    pieces = arena.restoring(WEIGHTS, 32 * MIB)
+    next(pieces)
+    pieces.close()  # whoever copies has failed
+    assert (driver.held, arena.parts(WEIGHTS)) == (0, [])
+
+
 def test_a_piece_without_access_is_not_kept():
     driver = Driver()
     arena = Arena(Seen(driver), LIMIT)

@@ -1,0 +1,48 @@
+"""Rests of a known way to the end: where one text of a form ends, another one that has come as far ends alike."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.grammar.base import Words
+from octavo.grammar.vocabulary import VocabularyTable
+
+
+def allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of `tokens` a mask lets come."""
+    found: npt.NDArray[np.bool_] = ((row[tokens >> 5] >> (tokens & 31)) & 1) == 1
+    return found
+
+
+def whole_rests(row: Words, way: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
+    """Rests of at most `limit` tokens of the way whose first the mask lets come, the shortest first."""
+    start = max(0, len(way) - limit)
+    for at in np.flatnonzero(allowed(row, np.array(way[start:], dtype=np.int64)))[::-1].tolist():
+        yield way[start + at :]
+
+
+class Rests:
+    """All rests of a way, those too that begin within one of its tokens: a text may come in other tokens."""
+
+    def __init__(self, vocabulary: VocabularyTable, way: Sequence[int]) -> None:
+        self._way = list(way)
+        found: list[tuple[int, list[int], int]] = []  # tokens in all, those of the cut token's rest, what follows
+        for at, token in enumerate(way):
+            text = vocabulary.tokens[token]
+            found.append((len(way) - at, [token], at + 1))
+            for cut in range(1, len(text)):
+                lead = vocabulary.greedy(text[cut:])
+                if lead:
+                    found.append((len(lead) + len(way) - at - 1, lead, at + 1))
+        found.sort(key=lambda rest: rest[0])
+        self._found = found
+        self._lengths = np.array([length for length, _, _ in found], dtype=np.int64)
+        self._first = np.array([lead[0] for _, lead, _ in found], dtype=np.int64)
+
+    def offered(self, row: Words, limit: int) -> Iterator[list[int]]:
+        """Those of at most `limit` tokens whose first the mask lets come, the shortest first."""
+        count = int(np.searchsorted(self._lengths, limit, side="right"))
+        for index in np.flatnonzero(allowed(row, self._first[:count])).tolist():
+            _, lead, after = self._found[index]
+            yield lead + self._way[after:]
