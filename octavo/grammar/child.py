@@ -14,12 +14,12 @@ import msgspec
 
 import octavo
 from octavo.base.errors import Overloaded, Unavailable
-from octavo.grammar.frames import Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
+from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
 from octavo.grammar.spec import GrammarSpec
 
 PATIENCE_S = 1.6  # from a constraint's coming to its refusal
 LOADED_S = 1.0  # of it that are left at least to one that an engine was loaded for
-LATE_S = 0.2  # beyond a deadline, for the process to say so itself
+LATE_S = 1.0  # beyond all deadlines, for the process to say so itself
 MOST_UNHEARD = 8  # answers in a row that did not come, after which it is taken to be stuck
 LOAD_TIMEOUT_S = 60.0
 MEMORY_BYTES = 256 << 20  # of each constraint
@@ -87,7 +87,7 @@ class Child:
             except OSError as error:
                 raise Broken("the process is gone") from error
         try:
-            verdict = future.result(max(0.0, deadline_s - time.monotonic()) + LATE_S)
+            verdict = future.result(max(0.0, deadline_s - time.monotonic()) + STARVED_S + LATE_S)
         except TimeoutError:
             self._unheard += 1
             if self._unheard >= MOST_UNHEARD:

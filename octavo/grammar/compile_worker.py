@@ -14,14 +14,15 @@ import signal
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.grammar.frames import Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
+from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
 from octavo.grammar.workshop import TOO_LARGE, Workshop
 
-OWN_NICENESS, NICENESS = 3, 10  # of this process, and of a fork: a tenth of a core where the engine wants them all
+NICENESS = 10  # of a fork: a tenth of a core where the engine wants them all
 PLACES = 4  # that compute at once
 TURN_S = 0.05
 MOST = 16  # that are there at once; each may take up to Setup.memory_bytes
@@ -45,6 +46,15 @@ class Fork:
         self.stopped = False
         self.turns = 0
         self.began = time.monotonic()
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that it has used; more than enough where the system does not say."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return CPU_S
 
     def kill(self) -> None:
         if not self.ended:
@@ -119,13 +129,15 @@ class Yard:
             due += [self._waiting[0].deadline_s, *(fork.began + WHILE_S for fork in self._forks.values())]
         if len(self._forks) > PLACES:
             due.append(self._turn_s)
-        return max(0.005, min(due) - time.monotonic()) if due else None
+        return max(TURN_S / 2, min(due) - time.monotonic()) if due else None
 
     def _arrange(self) -> None:
         """End those whose time is over, begin those that wait, and let all have their turns."""
         now = time.monotonic()
+        crowded = len(self._forks) + len(self._waiting) > PLACES
         for fork in list(self._forks.values()):
-            if now > fork.job.deadline_s:
+            # One that a busy machine has given next to nothing is let go on, unless there are many.
+            if now > fork.job.deadline_s and (crowded or fork.cpu_s >= ENOUGH_CPU_S):
                 fork.kill()
         while self._waiting and (now > self._waiting[0].deadline_s or len(self._forks) < MOST):
             job = self._waiting.popleft()
@@ -161,9 +173,9 @@ class Yard:
             return
         try:
             _die_with_parent()
-            os.nice(NICENESS - OWN_NICENESS)
+            os.nice(NICENESS)
             signal.setitimer(signal.ITIMER_PROF, CPU_S)
-            signal.setitimer(signal.ITIMER_REAL, max(0.01, job.deadline_s - time.monotonic()))
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, job.deadline_s + STARVED_S - time.monotonic()))
             write_all(writer, _answer(job, self._workshop.run(job)))
             os._exit(0)
         finally:
@@ -196,7 +208,6 @@ def main() -> int:
     """Until the stream ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
-    os.nice(OWN_NICENESS)
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break the frames
     try:

@@ -10,6 +10,7 @@ from octavo.grammar.base import Form
 from octavo.grammar.spec import GrammarSpec
 
 MAX_FRAME_BYTES = 64 << 20
+STARVED_S = 20.0  # beyond a deadline, for a constraint that a busy machine gives no time to
 
 
 class Setup(Struct, frozen=True, array_like=True):
