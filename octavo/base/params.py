@@ -1,6 +1,6 @@
 """SamplingParams: what a caller asks of the sampler, in the names that vLLM and OpenAI use."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -68,7 +68,7 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     min_tokens: int = 0
     max_tokens: int | None = 16  # None: the rest of the context
     ignore_eos: bool = False
-    seed: int | None = None
+    seed: int | None = None  # None and -1: another one each time
     logprobs: int | None = None  # how many of the likeliest tokens to report beside the chosen one
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None  # report these tokens' instead of the likeliest; needs logprobs
@@ -76,6 +76,7 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"  # which end of a long prompt goes
     detokenize: bool = True
     structured_outputs: StructuredOutputsParams | None = None
 
@@ -85,6 +86,8 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise UserError(f"{name} must be between {low} and {high}, got {_short(value)}", param=name)
+        if self.truncation_side not in ("left", "right"):
+            raise UserError("truncation_side must be left or right", param="truncation_side")
         if self.top_p <= 0.0:
             raise UserError("top_p must be above 0", param="top_p")
         if self.typical_p <= 0.0:

@@ -1,32 +1,36 @@
-"""A process that tries constraints out, as its owner sees it: jobs in, verdicts out, ended when it takes too long."""
+"""The process that tries constraints out, as its owner sees it. Many may ask at once, each waits for its verdict."""
 
 import contextlib
+import itertools
 import os
-import select
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
 
 import octavo
-from octavo.base.errors import UserError
-from octavo.grammar.frames import Broken, Job, Setup, Verdict, frame, read_frame
+from octavo.base.errors import Overloaded, Unavailable
+from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
 from octavo.grammar.spec import GrammarSpec
 
-COMPILE_TIMEOUT_S = 2.0
+PATIENCE_S = 1.6  # from a constraint's coming to its refusal
+LOADED_S = 1.0  # of it that are left at least to one that an engine was loaded for
+LATE_S = 1.0  # beyond all deadlines, for the process to say so itself
+MOST_UNHEARD = 8  # answers in a row that did not come, after which it is taken to be stuck
 LOAD_TIMEOUT_S = 60.0
-MEMORY_BYTES = 768 << 20
-STARVED_ROUNDS = 4  # times the limit that a process may take on a machine that gives it little of a core
+MEMORY_BYTES = 256 << 20  # of each constraint
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-TOO_SLOW = f"the constraint takes longer than {COMPILE_TIMEOUT_S:g} s to compile"
-TOO_LARGE = "the constraint takes too much memory to compile"
+TOO_BUSY = "the server is too busy to compile the constraint; try again"
+LOST = "the process that compiles constraints was lost; try again"
 
 
 class Child:
-    """One process, started when first needed and again after it was ended. For one thread at a time."""
+    """One process, started when first needed and again after it was lost. Safe for several threads."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = frame(msgspec.msgpack.encode(setup))
@@ -34,107 +38,116 @@ class Child:
         self._loaded: set[str] = set()
         self._closed = False
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._asked: dict[int, Future[Verdict]] = {}
+        self._unheard = 0
 
     @property
     def pid(self) -> int | None:
         """Of the process that runs now."""
         return None if self._process is None else self._process.pid
 
-    def judge(self, backend: str, spec: GrammarSpec) -> Verdict:
-        """What one engine says of a constraint. A constraint that is too slow or too large is told by UserError."""
-        if backend not in self._loaded:
-            try:
-                verdict = self._ask(Job(backend, spec, glance=True), LOAD_TIMEOUT_S)
-                if verdict.error is None:
-                    verdict = self._ask(Job(backend), LOAD_TIMEOUT_S)
-            except (TimeoutError, Broken) as error:
-                self._end()
-                raise RuntimeError(f"the grammar engine {backend} does not start") from error
-            if verdict.error is not None:
-                return verdict
-            self._loaded.add(backend)
+    def judge(self, backend: str, spec: GrammarSpec, deadline_s: float) -> Verdict:
+        """What one engine says of a constraint by `deadline_s` of the monotonic clock; what it takes to load an engine
+        is not counted. UserError for a constraint that is too slow or too large, and where the machine is too busy."""
         try:
-            return self._ask(Job(backend, spec), COMPILE_TIMEOUT_S)
-        except TimeoutError:
+            if backend not in self._loaded:
+                verdict = self._ask(backend, spec, time.monotonic() + LOAD_TIMEOUT_S, glance=True)
+                if verdict.error is None:
+                    verdict = self._ask(backend, None, time.monotonic() + LOAD_TIMEOUT_S)
+                if verdict.error is not None:
+                    return verdict
+                self._loaded.add(backend)
+                deadline_s = max(deadline_s, time.monotonic() + LOADED_S)
+            return self._ask(backend, spec, deadline_s)
+        except (TimeoutError, Broken):
             self._end()
-            raise UserError(TOO_SLOW, param=spec.param) from None
-        except Broken:
-            self._end()
-            raise UserError(TOO_LARGE, param=spec.param) from None
+            raise Unavailable(LOST, retry_after_s=1.0) from None
+
+    def warm(self, backend: str) -> None:
+        """Start the process and load an engine, if nobody has needed that yet. Who does is told of failures."""
+        with contextlib.suppress(TimeoutError, Broken):
+            if self._process is None and self._ask(backend, None, time.monotonic() + LOAD_TIMEOUT_S).error is None:
+                self._loaded.add(backend)
 
     def close(self) -> None:
         """End the process for good."""
         self._closed = True
         self._end()
 
-    def _ask(self, job: Job, timeout_s: float) -> Verdict:
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(frame(msgspec.msgpack.encode(job)))
-            process.stdin.flush()
-        except OSError as error:
-            raise Broken("the process is gone") from error
-        _wait(process, timeout_s)
-        return msgspec.msgpack.decode(read_frame(process.stdout.fileno(), timeout_s), type=Verdict)
-
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _ask(self, backend: str, spec: GrammarSpec | None, deadline_s: float, *, glance: bool = False) -> Verdict:
+        job = Job(next(self._numbers), backend, spec, glance, deadline_s)
+        future: Future[Verdict] = Future()
         with self._lock:
-            if self._closed:
-                raise Broken("closed")
-            if self._process is None:
-                self._process = _spawn()
-        process = self._process
-        if self._setup_sent != process.pid:
+            process = self._running()
+            self._asked[job.number] = future
             assert process.stdin is not None
             try:
-                process.stdin.write(self._setup)
+                write_all(process.stdin.fileno(), frame(msgspec.msgpack.encode(job)))
             except OSError as error:
                 raise Broken("the process is gone") from error
-            self._setup_sent = process.pid
-        return process
+        try:
+            verdict = future.result(max(0.0, deadline_s - time.monotonic()) + STARVED_S + LATE_S)
+        except TimeoutError:
+            self._unheard += 1
+            if self._unheard >= MOST_UNHEARD:
+                raise
+            raise Overloaded(TOO_BUSY) from None
+        finally:
+            self._asked.pop(job.number, None)
+        if verdict.busy:
+            raise Overloaded(TOO_BUSY)
+        return verdict
 
-    _setup_sent: int | None = None
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._closed:
+            raise Broken("closed")
+        if self._process is None:
+            self._process = process = _spawn()
+            self._unheard = 0
+            threading.Thread(target=self._listen, args=(process,), name="octavo-grammar-answers", daemon=True).start()
+            assert process.stdin is not None
+            try:
+                write_all(process.stdin.fileno(), self._setup)
+            except OSError as error:
+                raise Broken("the process is gone") from error
+        return self._process
 
-    def _end(self) -> None:
+    def _listen(self, process: "subprocess.Popen[bytes]") -> None:
+        """Hand out answers until the process ends; then tell those that still wait."""
+        answers = msgspec.msgpack.Decoder(Answer)
+        assert process.stdout is not None
+        with contextlib.suppress(Broken, OSError, ValueError, msgspec.MsgspecError):
+            while True:
+                answer = answers.decode(read_frame(process.stdout.fileno()))
+                self._unheard = 0
+                future = self._asked.get(answer.number)
+                if future is not None and not future.done():
+                    future.set_result(answer.verdict)
+        self._end(process)
+        process.stdout.close()
+
+    def _end(self, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        """End the process that runs, or `process` if it is that one."""
         with self._lock:
+            if process is not None and process is not self._process:
+                return
             process, self._process = self._process, None
             self._loaded.clear()
-            self._setup_sent = None
+            waiting = list(self._asked.values())
         if process is None:
             return
         process.kill()
         process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Broken("the process is gone"))
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
 
 
-def _wait(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
-    """Until an answer begins. TimeoutError once the time has passed, unless the machine has let the process have less
-    than half of it: what is fast enough must not be refused because a server is busy."""
-    assert process.stdout is not None
-    before = _cpu_seconds(process.pid)
-    for _ in range(STARVED_ROUNDS):
-        if select.select([process.stdout], [], [], timeout_s)[0]:
-            return
-        if before is None or (now := _cpu_seconds(process.pid)) is None or now - before >= timeout_s / 2:
-            break
-    raise TimeoutError
-
-
-def _cpu_seconds(pid: int) -> float | None:
-    """Processor time that a process has used; None where the system does not say."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _spawn() -> subprocess.Popen[bytes]:
+def _spawn() -> "subprocess.Popen[bytes]":
     root = str(Path(octavo.__file__).parents[1])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     return subprocess.Popen(

@@ -35,9 +35,6 @@ BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are n
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
 
-_BITS = np.array([byte.bit_count() for byte in range(256)], dtype=np.int32)
-
-
 class Closer:
     """The search, for one grammar.
 
@@ -228,10 +225,13 @@ class Closer:
         """The likely moves, then some of all that the mask allows."""
         yield from self._likely(row)
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
-        if int(_BITS[row.view(np.uint8)].sum()) > WIDE:
+        words = np.flatnonzero(row)
+        bits = np.unpackbits(row[words].view(np.uint8), bitorder="little")
+        if np.count_nonzero(bits) > WIDE:
             found = single[allowed(row, single)][:FEW]
         else:
-            tokens = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._vocabulary.width])
+            places = np.flatnonzero(bits)
+            tokens = words[places >> 5] * 32 + (places & 31)
             tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
             found = tokens if tokens.size <= 2 * FEW else np.concatenate([tokens[:FEW], tokens[-FEW:]])
         for token in found.tolist():

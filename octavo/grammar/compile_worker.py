@@ -1,113 +1,221 @@
-"""``python -m octavo.grammar.compile_worker``: tries constraints out, within limits of memory, where nothing else can
-suffer. Started by grammar/child.py, which ends it when it takes too long.
+"""``python -m octavo.grammar.compile_worker``: tries constraints out, each in a fork of this process, which has the
+engines loaded. So none can hurt another, several share the processor, and one that is ended costs nothing to replace.
+
+A fork ends itself by the kernel's timers: of processor time, and of the time that its request may wait. Where there are
+more than may compute at once they take turns, so that one that needs little is soon done however many need much; where
+there are more than may be there at once, the oldest leaves. Started by grammar/child.py.
 """
 
 import ctypes
+import gc
 import os
+import select
 import signal
 import sys
-from functools import partial
+import time
+from collections import deque
+from pathlib import Path
 
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.grammar.base import Backend, Form, Refused
-from octavo.grammar.closing import Closer, example
-from octavo.grammar.forms import check_spec
-from octavo.grammar.frames import Broken, Job, Setup, Verdict, frame, read_frame
-from octavo.grammar.registry import BACKENDS
-from octavo.grammar.spec import GrammarSpec
-from octavo.grammar.vocabulary import VocabularyTable
+from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
+from octavo.grammar.workshop import TOO_LARGE, Workshop
 
-NICENESS = 5
+NICENESS = 10  # of a fork: a tenth of a core where the engine wants them all
+PLACES = 4  # that compute at once
+TURN_S = 0.05
+MOST = 16  # that are there at once; each may take up to Setup.memory_bytes
+WHILE_S = 0.3  # that a constraint may stay for when others wait
+CPU_S = 0.6  # ten times what the worst of benchmarks/schemas.jsonl takes
+ENOUGH_CPU_S = 0.1  # with less it was not the constraint's fault
+
+TOO_SLOW = "the constraint takes too long to compile"
 
 
-class Workshop:
-    """The engines over one vocabulary."""
+class Fork:
+    """A constraint that is being tried."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._table = VocabularyTable(setup.vocabulary, setup.width)
-        self._memory_bytes = setup.memory_bytes
-        self._backends: dict[str, Backend] = {}
+    __slots__ = ("began", "data", "ended", "job", "pid", "stopped", "turns")
 
-    def run(self, job: Job) -> Verdict:
-        """Raises nothing that a constraint can cause."""
+    def __init__(self, job: Job, pid: int) -> None:
+        self.job = job
+        self.pid = pid
+        self.data = b""
+        self.ended = False  # by this process
+        self.stopped = False
+        self.turns = 0
+        self.began = time.monotonic()
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that it has used; more than enough where the system does not say."""
         try:
-            if job.spec is None:
-                self._load(self._backend(job.backend))
-                return Verdict()
-            return self._glance(job, job.spec) if job.glance else self._try(job, job.spec)
-        except Refused as error:
-            return Verdict(error=error.message, param=error.param, refused=True)
+            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError, IndexError):
+            return CPU_S
+
+    def kill(self) -> None:
+        if not self.ended:
+            self.ended = True
+            os.kill(self.pid, signal.SIGKILL)
+
+    def stop(self, stop: bool) -> None:
+        """Let it rest, or go on for a turn."""
+        self.turns += not stop
+        if stop != self.stopped and not self.ended:
+            self.stopped = stop
+            os.kill(self.pid, signal.SIGSTOP if stop else signal.SIGCONT)
+
+    def end(self) -> bytes:
+        """Its answer, once it has closed its pipe."""
+        _, status, used = os.wait4(self.pid, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+            return self.data
+        return _answer(self.job, _sentence(status, used.ru_utime + used.ru_stime, self.ended))
+
+
+def _sentence(status: int, cpu_s: float, ended: bool) -> Verdict:
+    """What the death of a fork says of its constraint."""
+    cause = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if cause == signal.SIGPROF:
+        return Verdict(error=TOO_SLOW)
+    if cause == signal.SIGALRM or (cause == signal.SIGKILL and ended):
+        if cpu_s < ENOUGH_CPU_S:
+            return Verdict(busy=True)
+        return Verdict(error=TOO_SLOW, passing=True)
+    return Verdict(error=TOO_LARGE)
+
+
+class Yard:
+    """The loop: jobs in, forks, answers out."""
+
+    def __init__(self, workshop: Workshop, out: int) -> None:
+        self._workshop = workshop
+        self._out = out
+        self._jobs = msgspec.msgpack.Decoder(Job)
+        self._waiting: deque[Job] = deque()
+        self._forks: dict[int, Fork] = {}  # by the reading end of its pipe
+        self._turn_s = 0.0
+
+    def serve(self) -> None:
+        """Until the stream ends, which raises Broken."""
+        while True:
+            ready, _, _ = select.select([0, *self._forks], [], [], self._patience())
+            for descriptor in ready:
+                if descriptor:
+                    self._read(descriptor)
+                else:
+                    self._take(self._jobs.decode(read_frame(0)))
+            self._arrange()
+
+    def _take(self, job: Job) -> None:
+        if job.spec is not None:
+            self._waiting.append(job)
+            return
+        try:
+            self._workshop.load(job.backend)
+            gc.collect()
+            gc.freeze()  # what is there now stays shared with the forks
+            self._say(_answer(job, Verdict()))
         except UserError as error:
-            return Verdict(error=error.message, param=error.param)
-        except MemoryError:
-            return Verdict(error="the constraint needs too much memory", refused=True)
+            self._say(_answer(job, Verdict(error=error.message, refused=True)))
 
-    def _glance(self, job: Job, spec: GrammarSpec) -> Verdict:
-        _limit_memory(self._memory_bytes)
-        reason = self._backend(job.backend).refusal(check_spec(spec, search=False))
-        return Verdict(error=reason, refused=True)
+    def _patience(self) -> float | None:
+        """Time until something is due, if nothing happens."""
+        due = [fork.job.deadline_s for fork in self._forks.values() if not fork.ended]
+        if self._waiting:
+            due += [self._waiting[0].deadline_s, *(fork.began + WHILE_S for fork in self._forks.values())]
+        if len(self._forks) > PLACES:
+            due.append(self._turn_s)
+        return max(TURN_S / 2, min(due) - time.monotonic()) if due else None
 
-    def _try(self, job: Job, spec: GrammarSpec) -> Verdict:
-        import numpy as np
+    def _arrange(self) -> None:
+        """End those whose time is over, begin those that wait, and let all have their turns."""
+        now = time.monotonic()
+        crowded = len(self._forks) + len(self._waiting) > PLACES
+        for fork in list(self._forks.values()):
+            # One that a busy machine has given next to nothing is let go on, unless there are many.
+            if now > fork.job.deadline_s and (crowded or fork.cpu_s >= ENOUGH_CPU_S):
+                fork.kill()
+        while self._waiting and (now > self._waiting[0].deadline_s or len(self._forks) < MOST):
+            job = self._waiting.popleft()
+            if now > job.deadline_s:
+                self._say(_answer(job, Verdict(busy=True)))
+            else:
+                self._fork(job)
+        self._make_room(now)
+        self._share(now)
 
-        _limit_memory(self._memory_bytes)
-        backend = self._backend(job.backend)
-        form = check_spec(spec, example=partial(example, backend, self._table))
-        reason = backend.refusal(form)
-        if reason is not None:
-            raise Refused(reason)
-        matcher = backend.compile(form).matcher()
-        if not matcher.fill(np.zeros(self._table.words, dtype=np.int32)):
-            raise Refused("the constraint is too complex")
-        return Verdict(form, Closer(self._table, form.hints).shortest(matcher))
+    def _make_room(self, now: float) -> None:
+        """As many as wait, of those that have had their while, the oldest first."""
+        staying = sorted((fork for fork in self._forks.values() if not fork.ended), key=lambda fork: fork.began)
+        for fork in staying[: max(0, len(self._waiting) - len(self._forks) + len(staying))]:
+            if now - fork.began >= WHILE_S:
+                fork.kill()
 
-    def _backend(self, name: str) -> Backend:
-        if name not in self._backends:
-            self._backends[name] = BACKENDS.get(name)(self._table)
-        return self._backends[name]
+    def _share(self, now: float) -> None:
+        """Those that have had the fewest turns go on, the others stop for a moment."""
+        going = sum(not fork.stopped for fork in self._forks.values())
+        if going == min(PLACES, len(self._forks)) and (len(self._forks) <= PLACES or now < self._turn_s):
+            return
+        self._turn_s = now + TURN_S
+        for place, fork in enumerate(sorted(self._forks.values(), key=lambda fork: (fork.ended, fork.turns))):
+            fork.stop(place >= PLACES)
 
-    def _load(self, backend: Backend) -> None:
-        """What an engine builds once is not any constraint's cost."""
-        _limit_memory(None)
-        matcher = backend.compile(Form("regex", "a")).matcher()
-        Closer(self._table).shortest(matcher)
+    def _fork(self, job: Job) -> None:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(writer)
+            self._forks[reader] = Fork(job, pid)
+            return
+        try:
+            _die_with_parent()
+            os.nice(NICENESS)
+            signal.setitimer(signal.ITIMER_PROF, CPU_S)
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, job.deadline_s + STARVED_S - time.monotonic()))
+            write_all(writer, _answer(job, self._workshop.run(job)))
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    def _read(self, descriptor: int) -> None:
+        fork, data = self._forks[descriptor], os.read(descriptor, 1 << 20)
+        if data:
+            fork.data += data
+            return
+        os.close(descriptor)
+        del self._forks[descriptor]
+        self._say(fork.end())
+
+    def _say(self, data: bytes) -> None:
+        write_all(self._out, data)
 
 
-def _limit_memory(more: int | None) -> None:
-    """Let the address space grow by `more` bytes; None: without bound."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if more is None or not os.path.exists("/proc/self/statm"):
-        soft = hard
-    else:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            soft = int(file.read().split()[0]) * resource.getpagesize() + more
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+def _answer(job: Job, verdict: Verdict) -> bytes:
+    return frame(msgspec.msgpack.encode(Answer(job.number, verdict)))
+
+
+def _die_with_parent() -> None:
+    """Not to outlive the process that started this one, whatever happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def main() -> int:
     """Until the stream ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive the engine, whatever happens
-    os.nice(NICENESS)
+    _die_with_parent()
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break the frames
     try:
-        workshop = Workshop(msgspec.msgpack.decode(read_frame(0, None), type=Setup))
-        jobs = msgspec.msgpack.Decoder(Job)
-        while True:
-            verdict = workshop.run(jobs.decode(read_frame(0, None)))
-            data = memoryview(frame(msgspec.msgpack.encode(verdict)))
-            while data:
-                data = data[os.write(out, data) :]
-    except Broken:
-        return 0
+        workshop = Workshop(msgspec.msgpack.decode(read_frame(0), type=Setup))
+        Yard(workshop, out).serve()
+    except (Broken, BrokenPipeError):
+        pass
+    return 0
 
 
 if __name__ == "__main__":

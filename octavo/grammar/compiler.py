@@ -1,7 +1,7 @@
 """Compiler: constraints compiled beside the engine's loop, tried in a process of their own first, and kept."""
 
-import queue
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
 from octavo.grammar.cache import ByteCache
-from octavo.grammar.child import MEMORY_BYTES, Child
+from octavo.grammar.child import MEMORY_BYTES, PATIENCE_S, Child
 from octavo.grammar.closing import Closer
 from octavo.grammar.frames import Setup, Verdict
 from octavo.grammar.guide import Compiled
@@ -19,8 +19,17 @@ from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
 CACHE_BYTES = 128 << 20
-CHILDREN = 2  # one that is stuck for its two seconds must not stop the other constraints
+THREADS = 32  # constraints that are on their way at once; each thread only waits, most of the time
 REFUSAL_BYTES = 1024
+REST_S = 3.0
+
+
+class Passing(Exception):
+    """A refusal that is not to be kept: another time it may go well."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__()
+        self.error = error
 
 
 class Compiler:
@@ -30,20 +39,25 @@ class Compiler:
         self.table = VocabularyTable(vocabulary, width)
         self.cache: ByteCache[Compiled | UserError] = ByteCache(cache_bytes)
         setup = Setup(vocabulary, width, MEMORY_BYTES)
-        self._all_children = [Child(setup) for _ in range(CHILDREN)]
-        self._children: queue.LifoQueue[Child] = queue.LifoQueue()  # the one used last is running already
-        for child in reversed(self._all_children):
-            self._children.put(child)
-        self._threads = ThreadPoolExecutor(CHILDREN, thread_name_prefix="octavo-grammar")
+        self.child = Child(setup)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="octavo-grammar")
         self._backends: dict[str, Backend] = {}
         self._lock = threading.Lock()
         self._waiting: dict[GrammarSpec, Future[Compiled]] = {}
+        self._later: threading.Timer | None = None
 
     def warm(self) -> None:
-        """Build what the first engine needs once, now: its table of tokens holds the interpreter up for a while."""
-        name = choices("auto")[:1]
-        if name:
-            self._threads.submit(lambda: self._backend(name[0]).compile(Form("regex", "a")))
+        """Build what the first engine needs once, now: its table of tokens holds the interpreter up for a while. The
+        process that tries constraints out follows when the server has come to rest."""
+        for name in choices("auto")[:1]:
+            self._threads.submit(self._warm, name)
+            self._later = threading.Timer(REST_S, self.child.warm, (name,))
+            self._later.daemon = True
+            self._later.start()
+
+    def _warm(self, name: str) -> None:
+        _ = self.table.by_bytes, self.table.single
+        self._backend(name).compile(Form("regex", "a"))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
         """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
@@ -55,34 +69,39 @@ class Compiler:
             waiting = self._waiting.get(key)
             if waiting is not None:
                 return waiting
-            waiting = self._waiting[key] = self._threads.submit(self._compile, key)
+            deadline_s = time.monotonic() + PATIENCE_S
+            waiting = self._waiting[key] = self._threads.submit(self._compile, key, deadline_s)
         # Outside of the lock: of a future that is done already, the callback runs here and now.
         waiting.add_done_callback(lambda _: self._forget(key))
         return waiting
 
     def close(self) -> None:
-        """End the processes and the threads."""
-        for child in self._all_children:
-            child.close()
+        """End the process and the threads."""
+        if self._later is not None:
+            self._later.cancel()
+        self.child.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _forget(self, key: GrammarSpec) -> None:
         with self._lock:
             self._waiting.pop(key, None)
 
-    def _compile(self, spec: GrammarSpec) -> Compiled:
+    def _compile(self, spec: GrammarSpec, deadline_s: float) -> Compiled:
         try:
-            compiled = self._first_that_can(spec)
+            compiled = self._first_that_can(spec, deadline_s)
+        except Passing as passing:
+            raise passing.error from None
         except UserError as error:
-            self.cache.put(spec, error, REFUSAL_BYTES + 4 * len(spec.source))
+            if error.status == UserError.status:  # not one that says to try again
+                self.cache.put(spec, error, REFUSAL_BYTES + 4 * len(spec.source))
             raise
         self.cache.put(spec, compiled, compiled.num_bytes)
         return compiled
 
-    def _first_that_can(self, spec: GrammarSpec) -> Compiled:
+    def _first_that_can(self, spec: GrammarSpec, deadline_s: float) -> Compiled:
         first: Verdict | None = None
         for name in choices(spec.backend):
-            verdict = self._judge(name, spec)
+            verdict = self.child.judge(name, spec, deadline_s)
             if verdict.error is None:
                 return self._build(name, spec, verdict)
             first = first or verdict
@@ -91,14 +110,8 @@ class Compiler:
                 break
         if first is None:
             raise UserError("no grammar engine is installed", param=spec.param)
-        raise UserError(f"structured output: {first.error}", param=first.param or spec.param)
-
-    def _judge(self, backend: str, spec: GrammarSpec) -> Verdict:
-        child = self._children.get()
-        try:
-            return child.judge(backend, spec)
-        finally:
-            self._children.put(child)
+        error = UserError(f"structured output: {first.error}", param=first.param or spec.param)
+        raise Passing(error) if first.passing else error
 
     def _build(self, name: str, spec: GrammarSpec, verdict: Verdict) -> Compiled:
         form = verdict.form

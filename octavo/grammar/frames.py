@@ -1,9 +1,7 @@
 """What passes between the engine and the process that tries constraints out: msgpack, a length before each."""
 
 import os
-import select
 import struct
-import time
 
 from msgspec import Struct
 
@@ -12,6 +10,7 @@ from octavo.grammar.base import Form
 from octavo.grammar.spec import GrammarSpec
 
 MAX_FRAME_BYTES = 64 << 20
+STARVED_S = 20.0  # beyond a deadline, for a constraint that a busy machine gives no time to
 
 
 class Setup(Struct, frozen=True, array_like=True):
@@ -26,9 +25,11 @@ class Job(Struct, frozen=True, array_like=True):
     """A constraint to try with one engine. Without a spec: only load the engine. With `glance`: only what is seen
     without compiling, for which the engine need not be loaded."""
 
+    number: int
     backend: str
     spec: GrammarSpec | None = None
     glance: bool = False
+    deadline_s: float = 0.0  # of the monotonic clock, which all processes of a machine share
 
 
 class Verdict(Struct, frozen=True, array_like=True):
@@ -39,6 +40,15 @@ class Verdict(Struct, frozen=True, array_like=True):
     error: str | None = None
     param: str | None = None
     refused: bool = False  # another engine may do better
+    passing: bool = False  # an error of this hour: another time it may go well
+    busy: bool = False  # no verdict: the machine was too busy for one
+
+
+class Answer(Struct, frozen=True, array_like=True):
+    """The verdict on the job of this number."""
+
+    number: int
+    verdict: Verdict
 
 
 class Broken(Exception):
@@ -49,22 +59,23 @@ def frame(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data
 
 
-def read_frame(descriptor: int, timeout_s: float | None) -> bytes:
-    """One frame. Raises Broken at the end of the stream, TimeoutError when time is up."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    (size,) = struct.unpack(">I", _read(descriptor, 4, deadline))
+def read_frame(descriptor: int) -> bytes:
+    """One frame. Raises Broken at the end of the stream."""
+    (size,) = struct.unpack(">I", _read(descriptor, 4))
     if size > MAX_FRAME_BYTES:
         raise Broken(f"a frame of {size} bytes")
-    return _read(descriptor, size, deadline)
+    return _read(descriptor, size)
 
 
-def _read(descriptor: int, size: int, deadline: float | None) -> bytes:
+def write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _read(descriptor: int, size: int) -> bytes:
     parts, missing = [], size
     while missing:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-                raise TimeoutError
         data = os.read(descriptor, min(missing, 1 << 20))
         if not data:
             raise Broken("the stream has ended")

@@ -16,6 +16,7 @@ from octavo.base.config import LimitsConfig, OctavoConfig
 from octavo.base.errors import EngineError, NotFound, Unavailable
 from octavo.base.wire import EngineStats
 from octavo.engine.life import Survival
+from octavo.serve.auth import Caller
 from octavo.serve.auth import Scope as Access
 from octavo.serve.decode import Schema
 from octavo.serve.errors import Envelope, openai_envelope
@@ -147,6 +148,10 @@ class Service:
     def tenant_of(self, owner: str) -> str:
         """The tenant of an owner of stored things, for work that goes on without a request."""
         return self.keys.tenant_of(owner)
+
+    def meter_of(self, owner: str, tenant: str) -> Meter:
+        """Counts a request that goes on without its caller against the caller's key."""
+        return self.quotas.meter(Caller(tenant, owner, self.keys.limits_of(owner)))
 
     def check_model(self, name: str | None) -> str:
         """The name to report. NotFound for a model that is not served here."""

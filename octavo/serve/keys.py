@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from octavo.base.errors import ConfigError
-from octavo.serve.keyfile import Key, digest_of, read_keys
+from octavo.serve.keyfile import UNLIMITED, Key, KeyLimits, digest_of, read_keys
 
 log = logging.getLogger("octavo.serve")
 
@@ -53,6 +53,11 @@ class KeyRing:
         if not self.many:
             return ""
         return next((key.tenant for key in self._index.values() if key.owner == owner), owner[:16])
+
+    def limits_of(self, owner: str) -> KeyLimits:
+        """What the owner's key may take now; without bounds once there is no such key."""
+        self.refresh()
+        return next((key.limits for key in self._index.values() if key.owner == owner), UNLIMITED)
 
     def refresh(self) -> None:
         """Reads the file again if it has changed and is quiet. One that cannot be read is logged and passed over."""

@@ -102,11 +102,12 @@ class Quotas:
 class Meter:
     """Counts one HTTP request once, whatever endpoints ask each other on its behalf."""
 
-    __slots__ = ("_begun", "_quota")
+    __slots__ = ("_begun", "_paid", "_quota")
 
     def __init__(self, quota: Quota | None = None) -> None:
         self._quota = quota
         self._begun = False
+        self._paid = False  # a line of a batch that had to wait begins again, and is one request all the same
 
     def begin(self) -> None:
         """The request asks for inference. Raises RateLimited."""
@@ -116,12 +117,13 @@ class Meter:
         most = quota.limits.concurrent
         if most and quota.running >= most:
             raise self._over(f"This key may have {most} requests at once.", BUSY_WAIT_S)
-        if quota.requests and quota.requests.level < 1:
+        if quota.requests and quota.requests.level < 1 and not self._paid:
             raise self._over(f"This key may make {quota.requests.size} requests a minute.", quota.requests.wait_s(1))
         if quota.tokens and quota.tokens.level <= 0:
             raise self._over(f"This key may take {quota.tokens.size} tokens a minute.", quota.tokens.wait_s(1))
-        if quota.requests:
+        if quota.requests and not self._paid:
             quota.requests.spend(1)
+            self._paid = True
         quota.running += 1
         self._begun = True
 

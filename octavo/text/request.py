@@ -115,8 +115,10 @@ class TextProcessor:
         echo: bool = False,
         grammar: GrammarSpec | None = None,
         wish: Wish | None = None,
+        add_special: bool = False,
     ) -> Prepared:
         """A chat, rendered by the model's template. `grammar` goes before the params' structured_outputs.
+        `add_special`: with the tokens that the tokenizer puts round a text of its own accord, which templates write.
 
         With `wish` its answer is read for thoughts and calls, and `grammar` waits for the end of the thoughts.
         Raises UserError.
@@ -130,7 +132,9 @@ class TextProcessor:
             template_args=template_args,
             bounded=params.truncate_prompt_tokens is None,
         )
-        tokens = self.tokenize(rendered, bounded=params.truncate_prompt_tokens is None, param="messages")
+        tokens = self.tokenize(
+            rendered, add_special=add_special, bounded=params.truncate_prompt_tokens is None, param="messages"
+        )
         tokens = self._truncated(tokens, params)
         text = str(rendered) if echo and params.truncate_prompt_tokens is None else None
         if grammar is None:
@@ -184,6 +188,8 @@ class TextProcessor:
         self._check_length(text.text if isinstance(text, Rendered) else text, bounded, param)
         if isinstance(text, Rendered):
             tokens = self.tokenizer.encode_chat(text)
+            if add_special:
+                tokens = [*self.tokenizer.encode("", add_special=True), *tokens]
         else:
             tokens = self.tokenizer.encode(text, add_special=add_special)
         if tokens and max(tokens) >= self._vocab_size:
@@ -216,7 +222,8 @@ class TextProcessor:
         return list(prompt)
 
     def _truncated(self, tokens: list[int], params: SamplingParams) -> list[int]:
-        """The last `truncate_prompt_tokens` tokens, a leading bos kept; -1: as many as leave room for the output."""
+        """The last `truncate_prompt_tokens` tokens, a leading bos kept, or the first; -1: as many as leave room for the
+        output."""
         keep = params.truncate_prompt_tokens
         if keep is None:
             return tokens
@@ -229,6 +236,8 @@ class TextProcessor:
             keep = max(1, self.limits.max_model_len - max(1, params.max_tokens or 1))
         if len(tokens) <= keep:
             return tokens
+        if params.truncation_side == "right":
+            return tokens[:keep]
         if keep > 1 and tokens[0] == self.tokenizer.bos_id:
             return [tokens[0], *tokens[1 - keep :]]
         return tokens[-keep:]
@@ -260,7 +269,7 @@ class TextProcessor:
         wanted = params.replace(**nothing) if prompt_only else params
         if params.max_tokens is None and self.defaults.max_tokens is not None:
             room = min(room, self.defaults.max_tokens)
-        base = params.seed if params.seed is not None else mix(self._seed, next(self._counter))
+        base = params.seed if params.seed is not None and params.seed != -1 else mix(self._seed, next(self._counter))
         first = resolve_sampling(wanted, self.tokenizer, vocab_size=self._vocab_size, room=room, seed=0)
         riders: dict[str, bytes] = {}
         if grammar is not None and not prompt_only:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from octavo.cli.run_batch import BatchOptions
 from octavo.cli.run_batch import run as run_batch
 from octavo.serve.batches.offline import run_file
+from octavo.serve.keyfile import Key, KeyLimits, digest_of, line_of
 
 URL = "/v1/chat/completions"
 RAW = {"Content-Type": "application/octet-stream"}
@@ -286,3 +287,45 @@ def test_old_batches_are_forgotten(kept: Live, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("octavo.serve.store.batches.KEEP_S", -1)
     last = ended(kept, begin(kept, data)["id"])["id"]
     assert [batch["id"] for batch in kept.get("/v1/batches").json["data"]] == [last]
+
+
+def test_lines_count_against_their_key_and_hold_up_no_other(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    limits = {"free": KeyLimits(), "slow": KeyLimits(requests=3), "narrow": KeyLimits(concurrent=1)}
+    made = [Key(digest_of(name.encode()), name=name, limits=each) for name, each in limits.items()]
+    keys.write_text("\n".join(map(line_of, made)))
+    with keeping(tmp_path, api_key_file=str(keys), batch_concurrency=2) as live:
+
+        def send(key: str, path: str, body: Any, method: str = "POST", **headers: str) -> Answer:
+            return live.call(method, path, body, {"Authorization": f"Bearer {key}", **headers})
+
+        def begun(key: str, count: int) -> str:
+            data = "\n".join(line(f"l{i}") for i in range(count)).encode()
+            file = send(key, "/v1/files?purpose=batch&filename=in.jsonl", data, **RAW).json["id"]
+            body = {"input_file_id": file, "endpoint": URL, "completion_window": "24h"}
+            id: str = send(key, "/v1/batches", body).json["id"]
+            return id
+
+        def counts(key: str, id: str, completed: int) -> Any:
+            for _ in range(1000):
+                body = send(key, f"/v1/batches/{id}", None, "GET").json
+                if body["request_counts"]["completed"] >= completed:
+                    return body
+                time.sleep(0.01)
+            raise AssertionError(body)
+
+        slow = begun("slow", 6)
+        counts("slow", slow, 3)
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+        assert send("slow", URL, body).status == 429, "the batch has taken what the key may"
+        counts("narrow", begun("narrow", 4), 4)
+        counts("free", begun("free", 6), 6)
+        assert counts("slow", slow, 3)["request_counts"] == {"total": 6, "completed": 3, "failed": 0}
+        assert send("slow", f"/v1/batches/{slow}/cancel", {}).status == 200
+        for _ in range(500):
+            if send("slow", f"/v1/batches/{slow}", None, "GET").json["status"] == "cancelled":
+                break
+            time.sleep(0.01)
+        else:
+            raise AssertionError("it was not cancelled")
+        assert live.service.batch_slots._value == 2

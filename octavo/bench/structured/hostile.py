@@ -8,7 +8,7 @@ from octavo.bench.report import Row, row
 from octavo.bench.structured.ask import Asker, Reply
 
 NEIGHBOURS = 8
-IN_TIME_S = 2.2
+IN_TIME_S = 2.0
 TURN = [{"role": "user", "content": "Hello."}]
 
 
@@ -161,7 +161,10 @@ def rows(asker: Asker) -> tuple[list[Row], list[str]]:
     )
     refused = sum(reply.status == 400 for reply in replies)
     same = sum(mine == own for mine, own in zip(beside, alone))
+    once, more = _at_once(asker)
+    faults += more
     return [
+        *once,
         row(
             "J6",
             f"hostile requests answered as they should be, of {len(cases)}, {refused} with 400",
@@ -171,6 +174,45 @@ def rows(asker: Asker) -> tuple[list[Row], list[str]]:
         ),
         row("J6.same", "streams beside them that say what they say alone", same, "streams", limit=NEIGHBOURS),
         row("J6.slowest", "the slowest refusal", slowest[0], "s", limit=IN_TIME_S, less=True),
+    ], faults
+
+
+def together() -> list[tuple[str, dict[str, Any]]]:
+    """Sixteen that come at once: of each kind that takes long, or once did."""
+    named = dict(corpus())
+    names = ("recurs without end", "refers to itself", "everything at once", "huge minItems", "huge maxLength")
+    found = [(name, named[f"schema: {name}"]) for name in names]
+    found += [(name, named[f"schema: {name}"]) for name in ("a megabyte", "names with control characters")]
+    found += [(name, named[f"tools: {name}"]) for name in ("a thousand", "a name with control characters")]
+    found += [(name, named[f"tools: {name}"]) for name in ("recurs without end",)]
+    found += [(name, named[f"template: {name}"]) for name in ("endless",)]
+    found += [(name, named[f"grammar: {name}"]) for name in ("a megabyte", "nothing ends")]
+    text = named["grammar: many rules"]["structured_outputs"]["grammar"]
+    return found + [(f"many rules {i}", {"structured_outputs": {"grammar": f"{text}{'z' * i}"}}) for i in range(3)]
+
+
+def _at_once(asker: Asker) -> tuple[list[Row], list[str]]:
+    """How long refusals take, and requests with good constraints beside them, when sixteen bad ones come at once."""
+    cases = together()
+    valid = [
+        (f"valid {i}", _schema({"type": "object", "properties": {f"v{i}": {"type": "integer"}}})) for i in range(4)
+    ]
+    many = Asker(asker.port, at_once=len(cases) + len(valid))
+    replies = many.each(lambda case: many.ask({"messages": TURN, "max_tokens": 16, **case[1]}), [*cases, *valid])
+    bad, good = replies[: len(cases)], replies[len(cases) :]
+    faults = [
+        f"at once, {name}: HTTP {reply.status} after {reply.seconds:.1f} s: {reply.message}"[:300]
+        for (name, _), reply in zip(cases, bad)
+        if reply.status not in (200, 400, 413, 429) or (reply.status != 200 and reply.seconds > IN_TIME_S)
+    ]
+    faults += [f"at once, valid: HTTP {reply.status}: {reply.message}"[:300] for reply in good if reply.status != 200]
+    refused = [reply.seconds for reply in bad if reply.status != 200]
+    by_status = ", ".join(f"{sum(r.status == s for r in bad)} with {s}" for s in sorted({r.status for r in bad}))
+    what = f"the slowest refusal of {len(cases)} at once ({by_status})"
+    slow = max(reply.seconds for reply in good)
+    return [
+        row("J6.once", what, max(refused, default=0.0), "s", limit=IN_TIME_S, less=True),
+        row("J6.valid", "the slowest answer of 16 tokens to a valid schema among them", slow, "s"),
     ], faults
 
 

@@ -14,7 +14,14 @@ from octavo.bench.structured.ask import Asker, Reply
 WHERE = "response_format.json_schema.schema"
 NEEDS = re.compile(r"needs (\d+) tokens")
 LIMITS = (8, 24, 96)
-REASONS = ("allows no value", "Unsatisfiable", "no text was found", "nests deeper", "to compile", "regular expression")
+REASONS = (
+    "no value can satisfy",
+    "Unsatisfiable",
+    "no text was found",
+    "nests deeper",
+    "to compile",
+    "regular expression",
+)
 
 
 class Case(Struct, frozen=True):

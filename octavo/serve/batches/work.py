@@ -18,6 +18,7 @@ from octavo.serve.batches.journal import Journal
 from octavo.serve.batches.lines import BatchLine, id_of, parse_line, read_lines
 from octavo.serve.calls import Call, Handler, Reply, Service
 from octavo.serve.openai import chat, completions
+from octavo.serve.quota import Meter
 from octavo.serve.responses import create as responses
 
 TARGETS: dict[str, Handler] = {
@@ -59,6 +60,7 @@ class Work:
         self._check_room = check_room
         self._seen: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = 0  # lines that the server, or the key's limits, have no room for now
 
     async def run(self) -> bool:
         """Does what is left. False when the server stopped it before the end: it can be run again."""
@@ -95,6 +97,8 @@ class Work:
 
     async def _turn(self) -> None:
         """Waits for a free place and an idle queue. On return the place is taken."""
+        while self._waiting and not (self.stopped or self._paused):  # the next would fare no better
+            await asyncio.sleep(POLL_S)
         await self._service.batch_slots.acquire()
         service = self._service
         # The figures are the last step's: with nothing admitted there is no next step that could bring them up to date.
@@ -103,17 +107,18 @@ class Work:
         self.expired = time.time() > self._deadline
 
     async def _answer(self, number: int, line: bytes | None) -> None:
+        place = _Place(self._service.batch_slots)
+        meter = self._service.meter_of(self._owner, self._tenant)
         try:
-            try:
-                request = self._request(line)
-            except UserError as exc:
-                self._write(number, _refusal(id_of(line), number, exc), ok=False)
-                return
-            reply = await self._ask(request)
+            request = self._request(line)
+            reply = await self._ask(request, place, meter)
             if reply is not None:
                 self._write(number, _row(request.custom_id, reply), ok=reply.status < 400)
+        except UserError as exc:
+            self._write(number, _refusal(id_of(line), number, exc), ok=False)
         finally:
-            self._service.batch_slots.release()
+            meter.end()
+            place.leave()
 
     def _request(self, line: bytes | None) -> BatchLine:
         request = parse_line(line, self._service.limits.max_body_bytes, self._service.config.serve.limits)
@@ -126,16 +131,24 @@ class Work:
             raise UserError(f"url must be the batch's endpoint, {self._endpoint}.", param="url", code="mismatched_url")
         return request
 
-    async def _ask(self, request: BatchLine) -> Reply | None:
-        """The answer; None when the server ends before there is one."""
+    async def _ask(self, request: BatchLine, place: "_Place", meter: Meter) -> Reply | None:
+        """The answer; None when the server ends before there is one. What the key may not take now is asked for again,
+        and no batch of another key waits for that."""
         while not (self._paused or self.stopped):
-            reply = await inner.whole(self._call(), TARGETS[request.url], bytes(request.body))
+            reply = await inner.whole(self._call(meter), TARGETS[request.url], bytes(request.body))
             if reply.status not in BUSY:
                 return reply
-            await asyncio.sleep(RETRY_S)
+            meter.end()
+            place.leave()
+            self._waiting += 1
+            try:
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._waiting -= 1
+            await place.take()
         return None
 
-    def _call(self) -> Call:
+    def _call(self, meter: Meter) -> Call:
         return Call(
             self._service,
             {"type": "http", "headers": []},
@@ -145,6 +158,7 @@ class Work:
             self._tenant,
             owner=self._owner,
             background=True,
+            meter=meter,
         )
 
     def _write(self, number: int, row: bytes, *, ok: bool) -> None:
@@ -156,6 +170,23 @@ class Work:
         found = id_of(line)
         if found is not None:
             self._seen.add(found)
+
+
+class _Place:
+    """One of the places for lines that run, taken at first."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
+        self._held = True
+
+    async def take(self) -> None:
+        await self._slots.acquire()
+        self._held = True
+
+    def leave(self) -> None:
+        if self._held:
+            self._slots.release()
+        self._held = False
 
 
 def _row(custom_id: str, reply: Reply) -> bytes:

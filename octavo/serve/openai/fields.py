@@ -49,7 +49,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
     "media_io_kwargs": ({},),
     "thinking_token_budget": (-1,),
-    "truncation_side": ("left",),
     "repetition_detection": (),
     "watermarking": (False,),
     "kv_transfer_params": ({},),

@@ -173,15 +173,16 @@ def chat_sequences(
         cache_salt=ticket.cache_salt,
         wish=wish,
         grammar=grammar_of(body),
+        add_special=bool(body.add_special_tokens),
         **arguments,
     )
     return [prepared]
 
 
-def chat_tokens(backend: Backend, body: ChatFields, messages: list[Message]) -> list[int]:
+def chat_tokens(backend: Backend, body: ChatFields, messages: list[Message], *, add_special: bool = False) -> list[int]:
     """Token ids of a rendered conversation."""
     rendered = backend.text.render(template_messages(messages), **template_arguments(body, body.tools))
-    return backend.text.tokenize(rendered, param="messages")
+    return backend.text.tokenize(rendered, add_special=add_special, param="messages")
 
 
 def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> dict[str, Any]:

@@ -54,7 +54,7 @@ async def detokenize(call: Call) -> Reply:
 
 def _encode(backend: Backend, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
-        return chat_tokens(backend, body, body.messages)
+        return chat_tokens(backend, body, body.messages, add_special=bool(body.add_special_tokens))
     special = body.add_special_tokens is not False
     return backend.text.tokenize(body.prompt or "", add_special=special)
 

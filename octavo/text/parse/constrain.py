@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, Dialect, ToolSchemas
-from octavo.text.parse.lark import Terms, json_rule, plain_text, text_then
+from octavo.text.parse.lark import Terms, json_rule, plain_text, quoted, text_then
 from octavo.text.parse.reasoning.tags import Tags
 
 
@@ -96,23 +97,35 @@ def answer_or_calls(
     answer: GrammarSpec,
     thoughts: Tags | None,
     opened: bool,
+    budget: int | None,
     terms: Terms,
 ) -> GrammarSpec:
-    """Calls, or an answer as `answer`, a constraint in JSON, demands. Raises UserError for one of another kind."""
+    """Calls, or an answer as `answer`, in JSON or one of some texts, demands. Raises UserError for another kind."""
+    terms = terms.within(budget)
     rules = dialect.grammar(tools, Choice("required", choice.names, choice.parallel, choice.strict), terms)
     before = dialect.before_answer(terms) if isinstance(dialect, Channels) else ""
     what = f"set tool_choice to none, or {answer.param} to JSON"
-    rules += f"answer: {before} answer_json\nanswer_json: {_json_of(answer, what)}\nsaid: message | answer\n"
+    rules += f"answer: {before} answer_form\nanswer_form: {_form_of(answer, what)}\nsaid: message | answer\n"
     if thoughts is None:
         return _spec(f"start: said\n{rules}", param=answer.param)
-    if opened:
+    if opened and budget is None:
         return _spec(f"start: /\\n{{0,2}}/ said\n{rules}", (thoughts.closings[0],), param=answer.param)
-    return _spec(_thinking("/\\n{0,2}/ said", "said", thoughts, opened, None, terms) + rules, param=answer.param)
+    return _spec(_thinking("/\\n{0,2}/ said", "said", thoughts, opened, budget, terms) + rules, param=answer.param)
+
+
+def answer_behind(thoughts: Tags, opened: bool, budget: int, answer: GrammarSpec, terms: Terms) -> GrammarSpec:
+    """At most `budget` tokens of thoughts, then `answer`. Raises UserError for one neither in JSON nor a choice."""
+    what = f"leave out thinking_token_budget, or set {answer.param} to JSON"
+    source = _thinking("/\\n{0,2}/ answer", "answer", thoughts, opened, budget, terms)
+    spec = _spec(f"{source}answer: {_form_of(answer, what)}\n", param=answer.param)
+    # As for the answer alone: what does not fit into the tokens that are left is said beforehand.
+    return replace(spec, finish_within_budget=answer.finish_within_budget, insist=answer.insist)
 
 
 def answer_in_channel(dialect: "Channels", answer: GrammarSpec, terms: Terms) -> GrammarSpec:
-    """An answer in the form of a dialect that marks answers. Raises UserError for one that is not JSON."""
-    rule = _json_of(answer, f"set {answer.param} to JSON")
+    """An answer in the form of a dialect that marks answers. Raises UserError for one that is neither JSON nor one of
+    some texts."""
+    rule = _form_of(answer, f"set {answer.param} to JSON")
     source = f"start: {dialect.before_answer(terms)} answer\nanswer: {rule}\n{dialect.thought_rules(terms)}"
     return _spec(source, param=answer.param)
 
@@ -134,11 +147,13 @@ class Channels(Protocol):
         ...
 
 
-def _json_of(answer: GrammarSpec, what: str) -> str:
+def _form_of(answer: GrammarSpec, what: str) -> str:
     if answer.kind == "json_object":
         return json_rule({"type": "object"})
     if answer.kind == "json_schema":
         return json_rule(msgspec.json.decode(answer.source))
+    if answer.kind == "choice":
+        return " | ".join(map(quoted, msgspec.json.decode(answer.source)))
     raise UserError(
         f"{answer.param} of this kind cannot be enforced here; {what}.", param=answer.param, code="invalid_value"
     )

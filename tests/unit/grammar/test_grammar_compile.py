@@ -2,26 +2,28 @@
 
 import json
 import os
+import signal
 import time
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
 from threading import Thread
-from types import SimpleNamespace
 
 import pytest
 from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
 
-from octavo.base.errors import UserError
-from octavo.grammar import child
+from octavo.base.errors import Overloaded, UserError
+from octavo.grammar import child, compile_worker
+from octavo.grammar import compiler as compiler_module
 from octavo.grammar.cache import ByteCache
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.forms import check_shape, check_spec
+from octavo.grammar.frames import Verdict
 from octavo.grammar.schema import normal
 from octavo.grammar.spec import GrammarSpec, decode_spec, encode_spec
 
 GOOD = json_spec(SCHEMAS[1])
-IN_TIME_S = child.COMPILE_TIMEOUT_S + 20.0  # room for a machine that does much else
+IN_TIME_S = child.PATIENCE_S + 20.0  # room for a machine that does much else
 
 
 @pytest.fixture(scope="module")
@@ -109,21 +111,81 @@ def test_the_path_in_the_schema_is_named(compiler):
         compiler.submit(json_spec({"not": {}})).result(30)
 
 
-def test_a_child_that_is_stuck_is_ended_and_the_next_constraint_is_served(monkeypatch):
+def slow(number):
+    """A grammar that takes seconds."""
+    rules = [f'r{index}: "a" r{index + 1} | r{index + 1} "b"' for index in range(900)]
+    return GrammarSpec("grammar", "\n".join([f'start: "{number}" r0', *rules, 'r900: "z"']))
+
+
+def test_many_slow_ones_at_once_hold_nobody_up(compiler, monkeypatch):
+    monkeypatch.setattr(compiler_module, "PATIENCE_S", 20.0)  # a machine that does much else is not to be the judge
+    begin = time.monotonic()
+    hostile = [compiler.submit(slow(number)) for number in range(16)]
+    fresh = [compiler.submit(json_spec({"type": "object", "properties": {f"m{i}": {}}})) for i in range(4)]
+    for future in fresh:
+        assert future.result(30).opening is not None
+    assert sum(future.done() for future in hostile) < 16
+    for future in hostile:
+        with pytest.raises(UserError) as caught:
+            future.result(30)
+        assert caught.value.status in (400, 429)
+    assert time.monotonic() - begin < IN_TIME_S
+    assert compiler.submit(GOOD).done()
+
+
+def test_what_a_fork_dies_of_is_told():
+    for cause, cpu_s, evicted, message, busy in (
+        (signal.SIGPROF, 1.0, False, compile_worker.TOO_SLOW, False),
+        (signal.SIGALRM, 0.5, False, compile_worker.TOO_SLOW, False),
+        (signal.SIGALRM, 0.01, False, None, True),
+        (signal.SIGKILL, 0.5, True, compile_worker.TOO_SLOW, False),
+        (signal.SIGKILL, 0.5, False, compile_worker.TOO_LARGE, False),
+        (signal.SIGSEGV, 0.1, False, compile_worker.TOO_LARGE, False),
+    ):
+        verdict = compile_worker._sentence(cause, cpu_s, evicted)
+        assert (verdict.error, verdict.busy) == (message, busy)
+        assert verdict.passing == (not busy and (cause == signal.SIGALRM or evicted))
+
+
+def test_a_refusal_of_a_bad_hour_is_not_kept(compiler, monkeypatch):
+    spec = json_spec({"type": "object", "properties": {"again": {"type": "integer"}}})
+    for verdict in (
+        Verdict(error=compile_worker.TOO_SLOW, passing=True),
+        Verdict(error=compile_worker.TOO_SLOW),
+    ):
+        monkeypatch.setattr(compiler.child, "judge", lambda *_, verdict=verdict: verdict)
+        with pytest.raises(UserError, match="takes too long"):
+            compiler.submit(spec).result(30)
+        monkeypatch.undo()
+        if verdict.passing:
+            assert compiler.submit(spec).result(30).opening is not None
+            spec = json_spec({"type": "object", "properties": {"once": {"type": "integer"}}})
+    with pytest.raises(UserError, match="takes too long"):
+        compiler.submit(spec).result(30)
+
+
+def test_a_constraint_that_waits_past_its_time_is_told_to_come_again(compiler):
+    with pytest.raises(Overloaded):
+        compiler.child.judge("llguidance", json_spec({"const": "late"}), time.monotonic() - 1)
+
+
+def test_a_process_that_is_lost_is_replaced():
     made = Compiler(WIRE, WIDTH)
     try:
         assert made.submit(json_spec({"type": "null"})).result(60)
-        first = made._all_children[0].pid
-        monkeypatch.setattr(child, "COMPILE_TIMEOUT_S", 0.0)
-        with pytest.raises(UserError, match="longer than"):
-            made.submit(json_spec({"type": "boolean"})).result(60)
-        assert made._all_children[0].pid is None
-        monkeypatch.undo()
+        first = made.child.pid
+        assert first is not None
+        waits = made.submit(slow(0))
+        time.sleep(0.1)
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(UserError) as caught:
+            waits.result(30)
+        assert caught.value.status == 503
         assert made.submit(json_spec({"type": "integer"})).result(60).opening is not None
-        assert made._all_children[0].pid not in (None, first)
+        assert made.child.pid not in (None, first)
     finally:
         made.close()
-    assert all(each.pid is None for each in made._all_children)
+    assert made.child.pid is None
 
 
 def test_what_is_known_is_there_at_once_and_equal_waits_are_one(compiler):
@@ -206,18 +268,3 @@ def test_a_constraint_that_is_compiled_before_anyone_listens(monkeypatch):
     assert not asked.is_alive(), "the caller waits for itself"
     assert not compiler._waiting
     compiler.close()
-
-
-def test_a_process_that_gets_no_time_is_waited_for(monkeypatch):
-    """What counts is what it has worked, not how long a busy machine has kept it waiting."""
-    process = SimpleNamespace(pid=1, stdout=open(os.pipe()[0], "rb"))  # noqa: SIM115
-    monkeypatch.setattr(child, "_cpu_seconds", lambda _: 0.0)
-    begin = time.monotonic()
-    with pytest.raises(TimeoutError):
-        child._wait(process, 0.05)
-    assert time.monotonic() - begin >= child.STARVED_ROUNDS * 0.05
-    used = iter([0.0, 0.04])
-    monkeypatch.setattr(child, "_cpu_seconds", lambda _: next(used))
-    with pytest.raises(TimeoutError):
-        child._wait(process, 0.05)
-    process.stdout.close()

@@ -272,9 +272,14 @@ class _Spent:
         del row
         return False
 
-    def accept(self, token):
-        del token
-        return False
+    @staticmethod
+    def fill_many(matchers, masks, places):
+        return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
+
+    @staticmethod
+    def accept_many(matchers, tokens):
+        del tokens
+        return [False] * len(matchers)
 
 
 class _Stuck(_Spent):

@@ -169,6 +169,23 @@ def test_truncation_keeps_the_end_and_bos() -> None:
         assert keep == 1 or made.prompt_tokens[0] == BOS
         assert whole[-len(tail) :] == tail
     assert complete([1, 2, 3], SamplingParams(truncate_prompt_tokens=2)).prompt_tokens == [2, 3]
+    head = SamplingParams(truncate_prompt_tokens=2, truncation_side="right")
+    assert complete([1, 2, 3], head).prompt_tokens == [1, 2]
+
+
+def test_special_tokens_of_a_chat_where_they_are_asked_for() -> None:
+    backend = train_backend()
+    backend.post_processor = processors.TemplateProcessing(single="b $A", special_tokens=[("b", BOS)])
+    own = processor(tokenizer=Tokenizer(backend, bos_id=BOS, eos_ids=[EOS]))
+    chat = [{"role": "user", "content": "hi"}]
+    plain = own.chat(chat, SamplingParams(), request_id="c").prompt_tokens
+    assert own.chat(chat, SamplingParams(), request_id="c", add_special=True).prompt_tokens == [BOS, *plain]
+
+
+def test_a_seed_of_minus_one_is_none() -> None:
+    own = processor()
+    seeds = {own.completion("x", SamplingParams(seed=-1), request_id="r").requests[0].sampling.seed for _ in range(4)}
+    assert len(seeds) == 4
 
 
 def test_prompt_only_runs_one_hidden_token() -> None:

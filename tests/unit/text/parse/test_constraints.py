@@ -11,13 +11,21 @@ import pytest
 from parse_kit import Said, tool
 from test_golden import WRITERS
 
+from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
 from octavo.grammar.forms import check_spec
 from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 from octavo.text.parse.base import Choice, ToolSchemas
-from octavo.text.parse.constrain import budget_grammar, calls_grammar, channel_budget
+from octavo.text.parse.constrain import (
+    answer_behind,
+    answer_in_channel,
+    answer_or_calls,
+    budget_grammar,
+    calls_grammar,
+    channel_budget,
+)
 from octavo.text.parse.lark import Terms
 from octavo.text.parse.parser import Parser, message_reader
 from octavo.text.parse.registry import reasoning_parser, tool_parser
@@ -262,3 +270,59 @@ def test_a_budget_in_channels() -> None:
         assert not state.copy().push([*think, *b"aaaa"])
         assert state.copy().push([*think, *b"aaa", end, start, *b"assistant", *call])
         assert state.copy().push(answer) == (mode == "auto")
+
+
+ANSWERS = {
+    "json": GrammarSpec("json_schema", json.dumps({"type": "integer"}), param="response_format"),
+    "choice": GrammarSpec("choice", '["12", "34"]', param="guided_choice"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_budget_before_an_answer_of_a_form(opened: bool, answer: str) -> None:
+    ids, engine = kit("hermes", True)
+    spec = answer_behind(reasoning_parser("qwen3"), opened, 3, ANSWERS[answer], Terms(ids, [EOS]))
+    assert (spec.param, spec.insist) == (ANSWERS[answer].param, True)
+    start = engine.compile(check_spec(spec)).matcher()
+    before = [] if opened else [ids["<think>"]]
+    assert not start.copy().push([*before, *b"aaaa"])
+    for thought in (b"", b"{a}"):
+        state = start.copy()
+        assert state.push([*before, *thought, ids["</think>"], *b"\n\n12"])
+        assert state.is_accepting
+        assert not start.copy().push([*before, *thought, ids["</think>"], *b"ab"])
+    assert opened or start.copy().push(list(b"12"))
+    with pytest.raises(UserError) as caught:
+        answer_behind(reasoning_parser("qwen3"), opened, 3, GrammarSpec("regex", "a+", param="x"), Terms(ids, [EOS]))
+    assert caught.value.param == "x"
+
+
+def test_a_budget_before_an_answer_or_calls() -> None:
+    ids, engine = kit("hermes", True)
+    choice = Choice("auto", ("now",))
+    thoughts = reasoning_parser("qwen3")
+    for opened in (True, False):
+        spec = answer_or_calls(
+            tool_parser("hermes"), SCHEMAS, choice, ANSWERS["json"], thoughts, opened, 3, Terms(ids, [EOS])
+        )
+        start = engine.compile(check_spec(spec)).matcher()
+        before = [] if opened else [ids["<think>"]]
+        assert not start.copy().push([*before, *b"aaaa"])
+        call = [ids["<tool_call>"], *b'\n{"name": "now", "arguments": {}}\n', ids["</tool_call>"]]
+        for rest in (call, list(b"12")):
+            state = start.copy()
+            assert state.push([*before, *b"aaa", ids["</think>"], 10, *rest])
+            assert state.is_accepting
+
+
+def test_a_budget_before_an_answer_in_a_channel() -> None:
+    ids, engine = kit("openai", True)
+    channel, message, end, start = (ids[f"<|{name}|>"] for name in ("channel", "message", "end", "start"))
+    think = [channel, *b"analysis", message]
+    spec = answer_in_channel(tool_parser("openai"), ANSWERS["json"], Terms(ids, [EOS]).within(3))
+    state = engine.compile(check_spec(spec)).matcher()
+    answer = [channel, *b"final", message, *b"12"]
+    assert not state.copy().push([*think, *b"aaaa"])
+    assert state.copy().push([*think, *b"aaa", end, start, *b"assistant", *answer])
+    assert state.copy().push(answer)

@@ -1,0 +1,100 @@
+"""Workshop: what one constraint is worth to one engine. Runs where nothing else can suffer."""
+
+import os
+import random
+from functools import partial
+
+from octavo.base.errors import UserError
+from octavo.grammar.base import Backend, Form, Matcher, Refused
+from octavo.grammar.closing import Closer, example
+from octavo.grammar.forms import check_spec
+from octavo.grammar.frames import Job, Setup, Verdict
+from octavo.grammar.registry import BACKENDS
+from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.vocabulary import VocabularyTable
+
+WALKS, STEPS = 8, 48
+TOO_LARGE = "the constraint takes too much memory to compile"
+
+
+class Workshop:
+    """The engines over one vocabulary."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._table = VocabularyTable(setup.vocabulary, setup.width)
+        self._memory_bytes = setup.memory_bytes
+        self._backends: dict[str, Backend] = {}
+
+    def load(self, name: str) -> None:
+        """Get an engine ready: what it builds once is not any constraint's cost. Raises Refused if it is not there."""
+        matcher = self._backend(name).compile(Form("regex", "a")).matcher()
+        Closer(self._table).shortest(matcher)
+
+    def run(self, job: Job) -> Verdict:
+        """The verdict on `job.spec`. Raises nothing that a constraint can cause."""
+        try:
+            assert job.spec is not None
+            limit_memory(self._memory_bytes)
+            return self._glance(job, job.spec) if job.glance else self._try(job, job.spec)
+        except Refused as error:
+            return Verdict(error=error.message, param=error.param, refused=True)
+        except UserError as error:
+            return Verdict(error=error.message, param=error.param)
+        except MemoryError:
+            return Verdict(error=TOO_LARGE)
+
+    def _glance(self, job: Job, spec: GrammarSpec) -> Verdict:
+        reason = self._backend(job.backend).refusal(check_spec(spec, search=False))
+        return Verdict(error=reason, refused=True)
+
+    def _try(self, job: Job, spec: GrammarSpec) -> Verdict:
+        import numpy as np
+
+        backend = self._backend(job.backend)
+        form = check_spec(spec, search=False)
+        reason = backend.refusal(form)
+        if reason is not None:
+            raise Refused(reason)
+        matcher = backend.compile(form).matcher()
+        if not matcher.fill(np.zeros(self._table.words, dtype=np.int32)):
+            raise Refused("the constraint is too complex")
+        form = check_spec(spec, example=partial(example, backend, self._table))
+        opening = Closer(self._table, form.hints).shortest(matcher)
+        if opening is None and self._is_dead(matcher):
+            raise Refused("no text fits the constraint: wherever it leads, it stops with nothing that may follow")
+        return Verdict(form, opening)
+
+    def _is_dead(self, start: Matcher) -> bool:
+        """Whether all of some walks of any tokens stop before anything is whole."""
+        import numpy as np
+
+        row, dice = np.zeros(self._table.words, dtype=np.int32), random.Random(0)
+        for _ in range(WALKS):
+            at = start.copy()
+            for _ in range(STEPS):
+                if at.is_accepting:
+                    return False
+                if not at.fill(row):
+                    break
+                tokens = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: self._table.width])
+                if not tokens.size or not at.accept(int(dice.choice(tokens))):
+                    break
+            else:
+                return False
+        return True
+
+    def _backend(self, name: str) -> Backend:
+        if name not in self._backends:
+            self._backends[name] = BACKENDS.get(name)(self._table)
+        return self._backends[name]
+
+
+def limit_memory(more: int) -> None:
+    """Let the address space grow by `more` bytes and no further."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if os.path.exists("/proc/self/statm"):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            soft = int(file.read().split()[0]) * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
