@@ -22,6 +22,7 @@ SUMMARIES = {
     "run-batch": "Answer the requests of a file, without a server.",
     "bench": "Measure latency, throughput, or a server under load.",
     "plan": "Say what fits in memory, without loading any weights.",
+    "compile": "Compile a model's kernels for a GPU, without one.",
     "top": "Watch a running server: throughput, queue, KV cache, latencies.",
     "key": "Make keys for a server.",
     "doctor": "Look at this machine and say what Octavo makes of it.",

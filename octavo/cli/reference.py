@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from octavo.base.args import Option, options_of
 from octavo.base.config import OctavoConfig
-from octavo.cli import chat, complete, doctor, plan, run_batch, serve, sleep, top, wake
+from octavo.cli import chat, compile, complete, doctor, plan, run_batch, serve, sleep, top, wake
 from octavo.cli.bench import BENCHMARKS
 from octavo.cli.command import Command
 from octavo.cli.help import by_section
@@ -21,7 +21,7 @@ flat or under their section's name. Whole numbers may be written as people do: `
 """
 
 SERVER_SECTIONS = ("serve", "limits")
-ENGINE_COMMANDS = "`serve`, `chat`, `complete`, `run-batch`, `plan`, `bench latency` and `bench throughput`"
+ENGINE_COMMANDS = "`serve`, `chat`, `complete`, `run-batch`, `plan`, `compile`, `bench latency` and `bench throughput`"
 
 
 def page() -> str:
@@ -48,6 +48,7 @@ def commands() -> list[Command]:
         run_batch.COMMAND,
         *BENCHMARKS.values(),
         plan.COMMAND,
+        compile.COMMAND,
         top.COMMAND,
         *ACTIONS.values(),
         doctor.COMMAND,

@@ -73,6 +73,7 @@ def start_driver() -> bool:
 
 def start_triton() -> bool:
     """Have Triton find out what it does once a process."""
+    import_module("octavo.kernels.triton.kept").keep()
     from triton.backends.nvidia.driver import CudaUtils
     from triton.runtime.cache import triton_key
 

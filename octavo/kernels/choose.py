@@ -63,6 +63,7 @@ def triton(device: torch.device) -> Ops:
         raise ConfigError(f"attention backend 'triton' needs a CUDA device, this one is {device.type}; use 'reference'")
     if not _have_triton():
         raise ConfigError("attention backend 'triton' needs the triton package; install it or use 'reference'")
+    import_module("octavo.kernels.triton.kept").keep()
     table: Ops = import_module(_TRITON_TABLE).overlay(reference(device), device)
     return table
 

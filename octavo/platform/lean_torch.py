@@ -1,4 +1,4 @@
-"""torch without what an engine on a CPU never uses: half of the time that its import takes, and 26 MB.
+"""torch without what an engine never uses: half of the time that its import takes, and 26 MB.
 
 What torch imports last, for those who export, quantize, train or test with it, stays out until an attribute of it is
 asked for; then it is imported as ever. Only for a process of our own, and only for versions of torch that were tried.
@@ -17,6 +17,8 @@ from typing import Any
 
 TRIED = ("2.13.",)
 """Versions whose own import asks nothing of LATER, so that no circle opens in the middle of it."""
+TRIED_WITH_GPU: tuple[str, ...] = ()
+"""Those with which an engine on a GPU was seen to start and answer so, its steps captured."""
 
 LATER = frozenset(
     f"torch.{name}"
@@ -48,8 +50,8 @@ _lock = RLock()
 
 
 def import_torch() -> bool:
-    """Import torch, LATER left for later. False: all of it, for this torch was not tried, or there may be a GPU."""
-    lean = "torch" not in sys.modules and _no_gpu() and _version().startswith(TRIED)
+    """Import torch, LATER left for later. False: all of it, for this torch was not tried, or not with a GPU."""
+    lean = "torch" not in sys.modules and _version().startswith(TRIED if _no_gpu() else TRIED_WITH_GPU)
     if lean:
         sys.meta_path.insert(0, _Finder())
     import torch

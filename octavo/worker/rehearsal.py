@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVLayout
+from octavo.base.specs import KVLayout, group_layers
 from octavo.kernels.ops import Compiler, Ops
 from octavo.models.arch import Architecture
 from octavo.models.decoder import build
@@ -28,7 +28,7 @@ from octavo.worker.assemble import allocate_kv, captured, kv_views, layer_groups
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.head.generate import GenerateHead
 from octavo.worker.launch import EagerLauncher, Launcher
-from octavo.worker.scratch import largest_plan, next_plan, small_plan, smallest_plan
+from octavo.worker.scratch import PROBE_BLOCKS, largest_plan, next_plan, small_plan, smallest_plan, warm_tokens
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -80,6 +80,26 @@ class Rehearsal:
             log.debug("the rehearsal ended early", exc_info=error)
         finally:
             self._first.set()
+
+
+def compile_all(arch: Architecture, resolved: Resolved, threads: int, *, capture: bool) -> int:
+    """Compile what an engine launches, for the GPU that Triton was told; returns how many kernels.
+
+    Raises what a compilation raises.
+    """
+    from octavo.kernels.choose import reference
+    from octavo.kernels.triton.compile import Compiler as TritonCompiler
+    from octavo.kernels.triton.table import overlay
+
+    meta, dtype = torch.device("meta"), getattr(torch, resolved.dtype)
+    layout = KVLayout(group_layers(arch.kv_specs()), resolved.block_size, PROBE_BLOCKS, dtype.itemsize)
+    part = Part(arch, resolved, layout, dtype, warm_tokens(resolved), capture)
+    scenes = rehearse(overlay(reference(meta), meta), part)
+    compiler = TritonCompiler(threads)
+    while compiler.note(lambda: next(scenes, None)) is not None:
+        pass
+    compiler.wait()
+    return compiler.count
 
 
 def rehearse(ops: Ops, part: Part) -> Iterator[str]:

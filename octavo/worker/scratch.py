@@ -1,10 +1,13 @@
 """Plans that no request asked for: to measure memory and to wake the device. Ordinary plans, all on block 0."""
 
+from octavo.base.config import Resolved
 from octavo.base.params import MAX_LOGPROBS
 from octavo.base.plan import PAD_BLOCK, AddedRow, StepPlan
 from octavo.base.specs import KVLayout
 from octavo.base.wire import Sampling
 
+PROBE_BLOCKS = 2  # that these plans need at most: they write block 0 only
+WARM_TOKENS = 16
 _STEP = -1
 _PLAIN = Sampling(seed=0, max_tokens=1)
 # Every rule at once: what a step of sampling can cost at most.
@@ -35,6 +38,11 @@ def largest_plan(layout: KVLayout, max_rows: int, max_tokens: int, max_model_len
         lengths.append(1 + extra)
         spare -= extra
     return _plan(layout, lengths, _COSTLY)
+
+
+def warm_tokens(resolved: Resolved) -> int:
+    """Tokens of the prompt that a start ends with."""
+    return max(1, min(WARM_TOKENS, resolved.max_model_len - 1, resolved.max_num_batched_tokens))
 
 
 def smallest_plan(layout: KVLayout) -> StepPlan:

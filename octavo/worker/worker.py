@@ -23,7 +23,15 @@ from octavo.worker.assemble import build_runner, weight_method
 from octavo.worker.capacity import Need, check_host, measure, on_device, on_host
 from octavo.worker.pending import FailedPending, StepPending
 from octavo.worker.runner import Runner
-from octavo.worker.scratch import drop_plan, largest_plan, next_plan, small_plan, smallest_plan
+from octavo.worker.scratch import (
+    PROBE_BLOCKS,
+    drop_plan,
+    largest_plan,
+    next_plan,
+    small_plan,
+    smallest_plan,
+    warm_tokens,
+)
 from octavo.worker.shortage import forget_frames, short_of_memory
 from octavo.worker.sleeper import Sleeper
 
@@ -34,8 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PROBE_BLOCKS = 2  # scratch plans write block 0 only
-_WARM_TOKENS = 16
 MAX_COMPILERS = 16
 
 
@@ -88,7 +94,7 @@ class Worker:
             resolved=self._resolved,
             layout=self._probe(),
             kv_dtype=self._kv_dtype,
-            warm_tokens=_warm_tokens(self._resolved),
+            warm_tokens=warm_tokens(self._resolved),
             capture=not self._config.device.enforce_eager,
         )
         return Rehearsal(self._ops, part, self._ops.compiler(min(MAX_COMPILERS, max(1, core_limit() - 1))))
@@ -153,7 +159,7 @@ class Worker:
 
     def _probe(self) -> KVLayout:
         groups = group_layers(cache_specs(self._arch.kv_specs(), self.kv_dtype()))
-        return KVLayout(groups, self._resolved.block_size, _PROBE_BLOCKS, self._kv_dtype.itemsize)
+        return KVLayout(groups, self._resolved.block_size, PROBE_BLOCKS, self._kv_dtype.itemsize)
 
     def _measure(self) -> Need:
         probe = self._probe()
@@ -175,7 +181,7 @@ class Worker:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
         # A host compiles nothing in its first steps: one token brings the weights' pages.
         compiles = self._platform.counts_memory
-        plan = small_plan(layout, _warm_tokens(self._resolved) if compiles else 1)
+        plan = small_plan(layout, warm_tokens(self._resolved) if compiles else 1)
         more = [next_plan(plan)] if compiles else []
         free, _ = self._platform.memory()
         what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"
@@ -250,10 +256,6 @@ class Worker:
         if self._sleeper.down:
             raise EngineError("the worker is asleep")
         return self._runner
-
-
-def _warm_tokens(resolved: Resolved) -> int:
-    return max(1, min(_WARM_TOKENS, resolved.max_model_len - 1, resolved.max_num_batched_tokens))
 
 
 @contextmanager

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import engine_fakes as fakes
 import msgspec
 import pytest
@@ -186,6 +188,19 @@ def test_what_makes_steps_cheaper_may_fail():
     executor.prepare = lambda: happen("device")
     with pytest.raises(EngineDead, match="the device failed"):
         core.prepare()
+
+
+def test_the_seat_gets_quiet_moments_that_the_executor_leaves():
+    core, executor = make_core()
+    calls = []
+    executor.prepare = iter([True, True, False, False]).__next__
+    core._seat = SimpleNamespace(holds=False, prepare=lambda: calls.append(1))
+    assert core.prepare()
+    assert core.prepare()
+    assert not calls
+    assert not core.prepare()
+    assert not core.prepare()
+    assert len(calls) == 2
 
 
 def test_steps_that_fail_whoever_is_in_them_end_the_engine():

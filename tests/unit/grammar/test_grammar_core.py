@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -225,6 +226,15 @@ def test_a_failed_step_is_taken_back_and_changes_no_token(seats):
     for at in (1, 2, 3):
         assert tokens(fail_steps=(at,)) == calm
         assert tokens(fail_steps=(at,), depth=2) == calm
+
+
+def test_what_constraints_need_once_is_made_in_a_quiet_moment():
+    seat, made = ConstrainedSeat(WIDTH, MAX_LEN, 64), []
+    seat.prepare()
+    seat._compiler = SimpleNamespace(warm=lambda: made.append(1))
+    seat.prepare()
+    seat.prepare()
+    assert made == [1]
 
 
 def test_without_a_vocabulary_the_request_is_refused():

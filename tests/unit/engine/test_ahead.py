@@ -1,0 +1,66 @@
+"""What a process does before it is told what it is for."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from octavo.engine import ahead, spare
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    names = []
+    monkeypatch.setattr(ahead, "import_module", names.append)
+    monkeypatch.setattr(ahead, "import_torch", lambda: names.append("torch"))
+    return names
+
+
+def test_where_there_is_a_gpu_its_modules_come_too(imported, monkeypatch):
+    monkeypatch.setattr(ahead, "find_spec", lambda _: True)
+    monkeypatch.setattr(ahead, "find_driver", lambda: True)
+    monkeypatch.setattr(ahead, "start_driver", lambda: True)
+    monkeypatch.setattr(ahead, "start_triton", lambda: True)
+    ahead.prepare(gpu=True)
+    assert imported == ["torch", *ahead.MODULES, *ahead.GPU_MODULES]
+
+
+@pytest.mark.parametrize("broken", ["find_driver", "start_driver", "start_triton", "find_spec"])
+def test_without_one_they_do_not(broken, imported, monkeypatch):
+    for name in ("find_driver", "start_driver", "start_triton"):
+        monkeypatch.setattr(ahead, name, lambda name=name: name != broken)
+    monkeypatch.setattr(ahead, "find_spec", lambda _: broken != "find_spec")
+    ahead.prepare(gpu=True)
+    assert imported == ["torch", *ahead.MODULES]
+
+
+def test_for_a_cpu_no_driver_is_looked_for(imported, monkeypatch):
+    monkeypatch.setattr(ahead, "find_driver", lambda: pytest.fail("nobody asked for a GPU"))
+    ahead.prepare(gpu=False)
+    assert imported == ["torch", *ahead.MODULES]
+
+
+def test_trouble_aside_is_no_trouble():
+    def fails():
+        raise OSError("no such library")
+
+    assert not ahead.Aside(fails).result()
+    gate = threading.Event()
+    slow = ahead.Aside(lambda: gate.wait(10))
+    gate.set()
+    assert slow.result()
+
+
+def test_importing_it_costs_nothing():
+    code = "import sys, octavo.engine.ahead; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_says_that_no_gpu_is_meant(monkeypatch):
+    made = []
+    monkeypatch.setattr(spare, "_spare", None)
+    monkeypatch.setattr(spare.subprocess, "Popen", lambda command, **_: made.append(command))
+    spare.prepare("cpu")
+    spare.prepare("auto")
+    assert [spare.FOR_CPU in command for command in made] == [True, False]
