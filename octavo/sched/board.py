@@ -69,9 +69,9 @@ class Board:
 
     def past(self) -> int:
         """Tokens computed of those of the running who compute one a step."""
-        numbers = self.ledger.cells[self.roster.rows]
-        computed = numbers[:, COMPUTED]
-        return int(computed[numbers[:, KNOWN] - computed <= 1].sum())
+        columns, rows = self.ledger.columns, self.roster.rows
+        computed = columns[COMPUTED].take(rows)
+        return int(computed[columns[KNOWN].take(rows) - computed <= 1].sum())
 
     def saw(self, everyone: Roster) -> None:
         """A roster that was made for another purpose; it will do if it is of those who run."""
