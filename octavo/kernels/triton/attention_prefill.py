@@ -202,6 +202,8 @@ def prefill_attention(
     full."""
     tokens, heads, dim = q.shape
     kv_heads = kv.shape[2]
+    if tiles.queries * (heads // kv_heads) > FEW_LINES:
+        busy = max(1, busy // 2)  # a wide tile takes a multiprocessor alone: a program too many is a second round
     most = max_pieces(tokens, kv_heads, tiles.queries, busy)
     part = lse = out  # never followed
     if most > 1:

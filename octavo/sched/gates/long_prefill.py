@@ -4,7 +4,7 @@ from octavo.sched.gates.base import Past
 from octavo.sched.limits import Slicing
 from octavo.sched.request import Request
 
-LEAST = 128  # tokens of a slice however deep the past: fewer fill no tile of attention's
+LEAST = 64  # tokens of a slice however deep the past: fewer fill no tile of attention's
 GRAIN = 64  # tokens by which slices grow
 
 
@@ -13,14 +13,15 @@ class LongPrefillGate:
 
     Without reach and beside: vLLM's ``long_prefill_token_threshold``. With a reach, slices shrink as the request's past
     grows, so that they take about as long. What those who decode have behind them makes their step long anyway, and a
-    slice may take its share of that; prompts that are deep in their past share it among them.
+    slice may take its share of that. Of prompts that are deep in their past one at a time has a slice, the one with the
+    least left to compute: it is done sooner than if they went side by side, and a step has one of them to wait for.
     """
 
     def __init__(self, slicing: Slicing) -> None:
         self._slicing = slicing
         self._running = 0
-        self._deep = 0  # prompts of this step that are past the reach
-        self._deep_before = 0
+        self._turn = ""  # the deep prompt whose turn it is; none, the first that asks
+        self._next: tuple[int, str] | None = None  # of those that asked in this step, the least left
         self._past: Past = int
         self._size: float | None = None  # of a slice without a past, in this step
 
@@ -29,22 +30,25 @@ class LongPrefillGate:
         self._running = num_running
         self._past = past
         self._size = None
-        self._deep_before, self._deep = self._deep, 0
+        self._turn, self._next = self._next[1] if self._next else "", None
 
     def allow(self, request: Request, num_tokens: int) -> int:
         """A slice, if there is anybody else."""
         runs = request.row >= 0  # and so is sure of one token already
         if not self._slicing.tokens or self._running == runs:
             return num_tokens
+        if runs and 0 < self._slicing.reach <= request.computed and not self._its_turn(request):
+            return 0
         return min(num_tokens, self._slice(request.computed) - runs)
 
     def spend(self, request: Request, num_tokens: int) -> None:
         """A limit for each request; nothing is used up."""
-        del num_tokens
-        self._deep += self._is_deep(request.computed)
 
-    def _is_deep(self, past: int) -> bool:
-        return 0 < self._slicing.reach <= past
+    def _its_turn(self, request: Request) -> bool:
+        left = request.known - request.computed, request.id
+        self._next = left if self._next is None else min(self._next, left)
+        self._turn = self._turn or request.id
+        return left[0] <= LEAST or request.id == self._turn
 
     def _slice(self, past: int) -> int:
         tokens, reach = self._slicing.tokens, self._slicing.reach
@@ -52,6 +56,5 @@ class LongPrefillGate:
             return tokens
         if self._size is None:
             self._size = max(tokens, self._slicing.beside * self._past()) if self._slicing.beside else tokens
-        size = self._size / max(1, self._deep_before) if self._is_deep(past) else self._size
-        shrunk = int(size * reach / (reach + past)) // GRAIN * GRAIN
+        shrunk = int(self._size * reach / (reach + past)) // GRAIN * GRAIN
         return max(shrunk, min(LEAST, tokens))

@@ -62,12 +62,13 @@ def test_slices_grow_with_what_the_others_have_behind_them(monkeypatch):
     assert [step[-1] for step in steps(20, 60, reach=16, beside=2.0)[1:4]] == [40, 12, 8]
 
 
-def test_deep_prompts_share_what_there_is(monkeypatch):
-    """Two that are past the reach: once both are, each has half of a slice."""
+def test_deep_prompts_take_turns(monkeypatch):
+    """Of two that are past the reach the one with less left has a slice; the other its one token a step."""
     monkeypatch.setattr(long_prefill, "LEAST", 2)
     monkeypatch.setattr(long_prefill, "GRAIN", 2)
-    taken = steps(5, 60, 60, reach=16)
-    assert taken[1:5] == [[1, 16], [1, 8, 16], [1, 6, 8], [1, 2, 2]]
+    taken = steps(5, 60, 50, reach=16)
+    assert taken[1:6] == [[1, 16], [1, 8, 16], [1, 6, 1], [1, 1, 6], [1, 4, 1]]
+    assert all(sum(count > 2 for count in step) <= 1 for step in taken[3:])
 
 
 def test_reading_a_cached_token_counts_as_part_of_computing_one():
