@@ -22,7 +22,8 @@ from octavo.base.errors import UserError
 from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
 from octavo.grammar.workshop import TOO_LARGE, Workshop
 
-NICENESS = 10  # of a fork: a tenth of a core where the engine wants them all
+NICENESS, LATER_NICENESS = 3, 10  # of a fork: half of what the engine gets, then a tenth of it
+FIRST_S = 0.15  # until then; most are done by that time
 PLACES = 4  # that compute at once
 TURN_S = 0.05
 MOST = 16  # that are there at once; each may take up to Setup.memory_bytes
@@ -36,13 +37,14 @@ TOO_SLOW = "the constraint takes too long to compile"
 class Fork:
     """A constraint that is being tried."""
 
-    __slots__ = ("began", "data", "ended", "job", "pid", "stopped", "turns")
+    __slots__ = ("began", "data", "ended", "job", "late", "pid", "stopped", "turns")
 
     def __init__(self, job: Job, pid: int) -> None:
         self.job = job
         self.pid = pid
         self.data = b""
         self.ended = False  # by this process
+        self.late = False
         self.stopped = False
         self.turns = 0
         self.began = time.monotonic()
@@ -125,6 +127,7 @@ class Yard:
     def _patience(self) -> float | None:
         """Time until something is due, if nothing happens."""
         due = [fork.job.deadline_s for fork in self._forks.values() if not fork.ended]
+        due += [fork.began + FIRST_S for fork in self._forks.values() if not fork.late]
         if self._waiting:
             due += [self._waiting[0].deadline_s, *(fork.began + WHILE_S for fork in self._forks.values())]
         if len(self._forks) > PLACES:
@@ -134,6 +137,10 @@ class Yard:
     def _arrange(self) -> None:
         """End those whose time is over, begin those that wait, and let all have their turns."""
         now = time.monotonic()
+        for fork in self._forks.values():
+            if not fork.late and now - fork.began >= FIRST_S:
+                fork.late = True
+                os.setpriority(os.PRIO_PROCESS, fork.pid, LATER_NICENESS)
         crowded = len(self._forks) + len(self._waiting) > PLACES
         for fork in list(self._forks.values()):
             # One that a busy machine has given next to nothing is let go on, unless there are many.
