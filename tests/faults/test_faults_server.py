@@ -68,17 +68,19 @@ async def test_sigterm_under_load() -> None:
         "F15", "SIGTERM while 200 streams run or wait", "/ready 503 at once, all streams whole, exit 0, nobody left"
     ) as d:
         for random in d.seeds():
-            async with serving(fake=FAKE) as client:
+            async with serving(fake=FAKE, serve={"shutdown_timeout": 120.0}) as client:
                 asked = bodies(random, 200, 40)
                 want = await whole(client, asked)
                 tasks, _ = await begun(client, asked, 30)
+                while await client.total("octavo:request_params_n_sum") < 2 * len(asked):  # all are in
+                    await asyncio.sleep(0.01)
                 tree = client.server.tree
                 client.server.process.send_signal(signal.SIGTERM)
                 await client.wait_for("/ready", 503, 1.0)
                 assert (await client.streamed(asked[0]))["status"] == 503
                 with d.timed():
                     assert await asyncio.gather(*tasks) == want
-                    assert await asyncio.to_thread(client.server.process.wait, 40) == 0
+                    assert await asyncio.to_thread(client.server.process.wait, 130) == 0
                 await gone(tree[1:], 5.0)
 
 
