@@ -6,7 +6,7 @@
 namespace octavo {
 
 #ifndef OCTAVO_AHEAD
-#define OCTAVO_AHEAD 3072  // bytes that one token's product asks memory for in advance
+#define OCTAVO_AHEAD 6144  // bytes that a product asks memory for in advance
 #endif
 
 #define OCTAVO_INLINE inline __attribute__((always_inline))
@@ -195,6 +195,16 @@ static OCTAVO_INLINE void put(typename V::F v, float* to, int rows) {
   for (int i = 0; i < rows; ++i) to[i] = part[i];
 }
 
+// Asks memory for codes some groups on, over the end of the panel if need be, and for the next panel's scales. Those lie
+// behind its codes, where the processor's own prefetching does not look: each panel would begin with a wait.
+static OCTAVO_INLINE void prefetch(const Matrix& m, const LayoutInfo& info, const uint8_t* panel, int group) {
+  const size_t codes = (size_t)m.groups * info.code_bytes;
+  size_t ahead = (size_t)group * info.code_bytes + OCTAVO_AHEAD;
+  if (ahead >= codes) ahead += m.stride - codes;
+  for (int line = 0; line < info.code_bytes; line += 64) __builtin_prefetch(panel + ahead + line, 0, 2);
+  if (info.scale_bytes) __builtin_prefetch(panel + m.stride + codes + (size_t)group * info.scale_bytes, 0, 2);
+}
+
 template <class V, int L, int T, int P>
 static void matmul_tile(const MatmulArgs& args) {
   using F = typename V::F;
@@ -212,10 +222,7 @@ static void matmul_tile(const MatmulArgs& args) {
     F acc[T];
     OCTAVO_UNROLL for (int t = 0; t < T; ++t) acc[t] = V::zero();
     for (int g = 0; g < groups; ++g) {
-      if constexpr (T <= 4) {
-        const uint8_t* ahead = codes + (size_t)g * info.code_bytes + OCTAVO_AHEAD;
-        for (int line = 0; line < info.code_bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
-      }
+      prefetch(m, info, codes, g);
       if constexpr (L < kF32) {
         constexpr int starts = L == kB6 ? 2 : 1;
         quant_group<V, L, T, P>(codes + (size_t)g * info.code_bytes, (const uint16_t*)(scales + (size_t)g * info.scale_bytes),
