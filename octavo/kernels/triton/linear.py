@@ -1,5 +1,4 @@
-"""Which kernel a linear layer takes: ours for one token, for tens of them and where `linear_tiles.CHOICES` has one;
-cuBLAS for the rest.
+"""Which kernel a linear layer takes: ours for one token and for tens of them, cuBLAS for more.
 
 Bounds are what was measured on an H200 with the layers of 0.6B and 8B models. fp32 stays with cuBLAS: there a sum
 should not depend on how many tokens stand beside it.
@@ -12,7 +11,6 @@ from torch.nn import functional as F
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.linear_one import Norm, fits_one, one_token_linear
 from octavo.kernels.triton.linear_some import shape_in_parts, shape_whole, some_token_linear
-from octavo.kernels.triton.linear_tiles import choose, tiled_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 
 
@@ -20,9 +18,6 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     """``[T, K] x [N, K] -> [T, N]``."""
     if fits_one(x):
         return one_token_linear(x, weight, bias)[0]
-    tiling = choose(x, weight.shape[0])
-    if tiling is not None:
-        return tiled_linear(x, weight, bias, tiling)
     shape = shape_whole(x, weight.shape[0], gate=False)
     if shape is not None:
         return some_token_linear(x, weight, bias, shape)
@@ -31,9 +26,6 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """As `LinearParts` in kernels/ops: ``[S, T, N]`` where the features alone would not keep the device busy."""
-    tiling = choose(x, weight.shape[0], parts=True) or choose(x, weight.shape[0])
-    if tiling is not None:
-        return tiled_linear(x, weight, None, tiling)
     shape = shape_in_parts(x, weight.shape[0])
     return linear(x, weight, None) if shape is None else some_token_linear(x, weight, None, shape)
 
@@ -57,9 +49,6 @@ def normed_linear(
         normed, total = add_rms_norm(x, residual, norm, eps)
     if activation is None:
         return linear(normed, weight, bias), total
-    tiling = choose(normed, weight.shape[0] // 2, gate=True)
-    if tiling is not None:
-        return tiled_linear(normed, weight, bias, tiling, activation), total
     shape = shape_whole(normed, weight.shape[0] // 2, gate=True)
     if shape is not None:
         return some_token_linear(normed, weight, bias, shape, activation), total

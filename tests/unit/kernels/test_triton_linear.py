@@ -9,11 +9,10 @@ pytest.importorskip("triton")
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.linear import normed_linear as ref_normed_linear
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
-from octavo.kernels.triton import linear_some, linear_tiles
+from octavo.kernels.triton import linear_some
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.linear_one import Norm, one_token_linear
 from octavo.kernels.triton.linear_some import Shape, shape_in_parts, shape_whole, some_token_linear
-from octavo.kernels.triton.linear_tiles import Tiling, tiled_linear
 from octavo.kernels.triton.norm import add_rms_norm
 
 GPU = torch.cuda.is_available()
@@ -54,37 +53,6 @@ def test_norm_and_gate_ride_along_with_one_token(features, size, activation, wit
     torch.testing.assert_close(got, want, **CLOSE)
     if with_residual:
         torch.testing.assert_close(total, want_total)
-
-
-@pytest.mark.parametrize("activation", ["none", "silu"])
-@pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("turned", [True, False])
-@pytest.mark.parametrize(("tokens", "features", "size"), [(19, 40, 128), (70, 64, 64), *FULL])
-def test_tiles(tokens, features, size, turned, with_bias, activation) -> None:
-    t = tensors(tokens, features, size)
-    rows = slice(None) if activation != "none" else slice(features)
-    weight, bias = t["weight"][rows], t["bias"][rows] if with_bias else None
-    got = tiled_linear(t["x"], weight, bias, Tiling(64, 64, 64, 1, 4, 2, turned), activation)
-    want = F.linear(t["x"], weight, bias)
-    torch.testing.assert_close(got, want if activation == "none" else act_mul(want, activation), **CLOSE)
-    if bias is None and activation == "none" and size % 128 == 0:
-        parts = tiled_linear(t["x"], weight, None, Tiling(64, 64, 64, 2, 4, 2, turned))
-        torch.testing.assert_close(parts.sum(0).to(DTYPE), want, **CLOSE)
-
-
-def test_a_measured_choice_goes_first(monkeypatch) -> None:
-    tilings = [Tiling(64, 64, 64, parts, 4, 2, True) for parts in (1, 2, 1)]
-    kinds = [False, False, True]
-    made = tuple(linear_tiles.Choice(96, 256, 4096, 512, gate, tiling) for gate, tiling in zip(kinds, tilings))
-    monkeypatch.setattr(linear_tiles, "CHOICES", made)
-    monkeypatch.setattr(linear_tiles, "LAUNCH", {"launch_pdl": True})
-    x = torch.empty(128, 512, dtype=torch.bfloat16)
-    assert linear_tiles.choose(x, 4096) is tilings[0]
-    assert linear_tiles.choose(x, 4096, parts=True) is tilings[1]
-    assert linear_tiles.choose(x, 4096, gate=True) is tilings[2]
-    assert linear_tiles.choose(x, 2048) is None
-    assert linear_tiles.choose(x[:96], 4096) is None
-    assert linear_tiles.choose(x.float(), 4096) is None
 
 
 def test_a_token_does_not_depend_on_those_beside_it() -> None:
