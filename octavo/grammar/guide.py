@@ -90,21 +90,22 @@ class Guide:
         else:
             filled = self._matcher.fill(row)
         self._vocabulary.clear_ends(row)
-        self.let_end(row, filled)
+        self.let_end(row, filled, not row.any())
 
-    def let_end(self, row: Words, filled: bool) -> None:
+    def let_end(self, row: Words, filled: bool, empty: bool) -> None:
         """Set the ends of sequence where the output may end, in a mask in which they are off. `filled`: what the
-        matcher said of the row."""
+        matcher said of the row; `empty`: no token is in it."""
         if not filled:
             self.failure = GAVE_UP
             row.fill(0)
+            empty = True
         if self._free:
             may_end = self._spec.optional and self._produced >= self._spec.min_tokens
         else:
             whole = self.failure is not None or self._matcher.is_accepting
-            if not whole and not row.any():
+            if not whole and empty:
                 self.failure, whole = STUCK, True
-            may_end = whole and (self._produced >= self._spec.min_tokens or not row.any())
+            may_end = whole and (self._produced >= self._spec.min_tokens or empty)
         if may_end:
             for token in self._ends:
                 bit = 1 << (token & 31)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.guide import Guide
 from octavo.grammar.vocabulary import VocabularyTable
@@ -19,8 +21,9 @@ def fill(guides: Sequence[Guide], masks: Words, vocabulary: VocabularyTable) -> 
         if matcher is None:
             masks[place] = vocabulary.free_mask
     vocabulary.clear_ends(masks)
-    for guide, row, done in zip(guides, masks, filled):
-        guide.let_end(row, done)
+    some: list[bool] = np.any(masks, axis=1).tolist()
+    for guide, row, done, any_token in zip(guides, masks, filled, some):
+        guide.let_end(row, done, not any_token)
 
 
 def take(guides: Sequence[Guide], tokens: Sequence[int]) -> list[int]:

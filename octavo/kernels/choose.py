@@ -15,7 +15,7 @@ from octavo.kernels.ref.attention import paged_attention
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
-from octavo.kernels.ref.sample import greedy, sample, uniform
+from octavo.kernels.ref.sample import draw, greedy
 
 Backend = Callable[[torch.device], Ops]
 
@@ -50,9 +50,8 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "linear": linear,
         "linear_parts": linear_parts,
         "normed_linear": normed_linear,
-        "uniform": uniform,
-        "sample": sample,
         "greedy": greedy,
+        "draw": draw,
     }
     return Ops(**entries, ahead=None, compiler=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
 

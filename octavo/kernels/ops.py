@@ -105,15 +105,14 @@ class Greedy(Protocol):
         ...
 
 
-class Uniform(Protocol):
-    def __call__(self, seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
-        """Counter-based numbers in [0, 1): ``[R] int64, [R] int64 -> [R] fp64``; same key, same number, anywhere."""
-        ...
+class Draw(Protocol):
+    def __call__(self, logits: Tensor, seeds: Tensor, positions: Tensor, temperature: Tensor, stream: int) -> Tensor:
+        """A token drawn from each row's softmax; the likeliest where the temperature is 0, -1 as in `Greedy`.
 
-
-class Sample(Protocol):
-    def __call__(self, probs: Tensor, uniform: Tensor) -> Tensor:
-        """Inverse-CDF draw: ``[R, V] fp32, [R] fp64 -> [R] int64``. Never gives a token of probability zero."""
+        logits ``[S, V]`` fp32, already over the temperature, seeds and positions ``[S]`` int64, temperature ``[S]``
+        fp32 ``-> [S]`` int64. The random number is a function of seed, position and `stream` alone (kernels/ref/sample:
+        the same on every device), and no token of probability zero comes of it.
+        """
         ...
 
 
@@ -145,9 +144,8 @@ class Ops:
     linear: Linear
     linear_parts: LinearParts
     normed_linear: NormedLinear
-    uniform: Uniform
-    sample: Sample
     greedy: Greedy
+    draw: Draw
     ahead: MakeAheadOps | None  # None: steps cannot be captured
     compiler: MakeCompiler | None  # None: nothing is compiled at its first launch
     names: dict[str, str]

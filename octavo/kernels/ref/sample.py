@@ -13,7 +13,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 
@@ -31,8 +31,8 @@ def _mix(x: Tensor) -> Tensor:
 
 def uniform(seeds: Tensor, positions: Tensor, stream: int) -> Tensor:
     """Numbers in [0, 1) of 53 bits: ``[R] int64, [R] int64 -> [R] fp64``; same key, same number."""
-    start = _mix(seeds + _signed(_GOLDEN * (stream + 1) % (1 << 64)))
-    bits = _mix(start + (positions + 1) * _signed(_GOLDEN))
+    start = _mix(seeds + _signed(GOLDEN * (stream + 1) % (1 << 64)))
+    bits = _mix(start + (positions + 1) * _signed(GOLDEN))
     return _shift_right(bits, 11).double() * 2.0**-53
 
 
@@ -53,3 +53,10 @@ def greedy(logits: Tensor) -> Tensor:
     """See kernels/ops.Greedy: ``[S, V] -> [S]`` int64."""
     best, token = logits.max(-1)
     return torch.where(best.isfinite(), token, -1)
+
+
+def draw(logits: Tensor, seeds: Tensor, positions: Tensor, temperature: Tensor, stream: int) -> Tensor:
+    """See kernels/ops.Draw: ``[S, V] -> [S]`` int64."""
+    likeliest = greedy(logits)
+    drawn = sample(logits.softmax(-1), uniform(seeds, positions, stream)).clamp(0, logits.shape[1] - 1)
+    return torch.where(likeliest >= 0, torch.where(temperature > 0, drawn, likeliest), -1)

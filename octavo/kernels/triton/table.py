@@ -7,6 +7,7 @@ from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, paged_attention
 from octavo.kernels.triton.compile import Compiler
+from octavo.kernels.triton.draw import draw
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
@@ -21,6 +22,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         add_rms_norm=add_rms_norm,
         ahead=TritonAhead,
         compiler=None if knobs.runtime.interpret else Compiler,
+        draw=draw,
         greedy=greedy,
         linear=linear,
         linear_parts=linear_parts,

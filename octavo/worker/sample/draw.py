@@ -1,6 +1,5 @@
 """One token from each row of logits: the likeliest for greedy rows, a draw keyed by (seed, position) for others."""
 
-import torch
 from torch import Tensor
 
 from octavo.kernels.ops import Ops
@@ -9,15 +8,12 @@ from octavo.worker.columns import Columns
 TOKEN_STREAM = 0  # the stream of random numbers that tokens are drawn from
 
 
-def draw(ops: Ops, logits: Tensor, positions: Tensor, columns: Columns, any_greedy: bool, any_random: bool) -> Tensor:
+def draw(ops: Ops, logits: Tensor, positions: Tensor, columns: Columns, any_random: bool) -> Tensor:
     """Tokens ``[S]`` int64 from logits ``[S, V]``; -1 where the row's logits are not finite or forbid every token.
 
     Among equals the lowest id is the greedy choice. A random row's number depends on its seed and on the position
     where the token will stand, so neighbours, preemption and planning ahead do not change it.
     """
-    token = ops.greedy(logits)
     if not any_random:
-        return token
-    drawn = ops.sample(logits.softmax(-1), ops.uniform(columns.seed, positions, TOKEN_STREAM))
-    drawn = torch.where(columns.temperature > 0, drawn, token) if any_greedy else drawn
-    return torch.where(token >= 0, drawn.clamp(0, logits.shape[1] - 1), -1)
+        return ops.greedy(logits)
+    return ops.draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)

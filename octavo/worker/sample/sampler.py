@@ -25,7 +25,6 @@ class Prepared:
 
     step: SampleStep
     rules: list[tuple[LogitRule, list[Tensor]]]  # those with work to do, and their numbers
-    any_greedy: bool
     any_random: bool
     wanted: Ints  # indexes into the sampled rows of those that report log-probabilities
     wanted_index: Tensor | None  # the same on the device, int64
@@ -103,7 +102,6 @@ class Sampler:
         return Prepared(
             step=step,
             rules=rules,
-            any_greedy=bool(greedy.any()),
             any_random=not greedy.all(),
             wanted=wanted,
             wanted_index=views[0].long() if wanted.size else None,
@@ -124,7 +122,7 @@ class Sampler:
         for rule, staged in prepared.rules:
             rule.apply(logits, prepared.step, staged)
         step = prepared.step
-        tokens = draw(self._ops, logits, step.positions, step.columns, prepared.any_greedy, prepared.any_random)
+        tokens = draw(self._ops, logits, step.positions, step.columns, prepared.any_random)
         if sound is not None:
             tokens = torch.where(sound, tokens, -1)
         if raw is None or prepared.wanted_index is None:

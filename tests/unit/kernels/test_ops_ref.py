@@ -176,4 +176,4 @@ def test_triton_without_a_gpu_is_refused(monkeypatch):
 def test_an_overlay_says_where_its_entries_come_from():
     table = select(CPU).overlay("mine", linear=torch.nn.functional.linear)
     assert table.names["linear"] == "mine"
-    assert table.names["sample"] == "reference"
+    assert table.names["draw"] == "reference"
