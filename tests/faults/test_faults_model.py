@@ -55,7 +55,7 @@ async def test_a_real_model_goes_on(number: int) -> None:
             bodies = asked(await name_of(client))
             want = await asyncio.gather(*(client.whole(body) for body in bodies))
             same = total = 0
-            for random in d.seeds(5 if number == signal.SIGKILL else 1):
+            for random in d.seeds(most=5 if number == signal.SIGKILL else 1):
                 tasks = await begun(client, bodies, random.randrange(8, 150))
                 begin = time.monotonic()
                 client.server.engine.send_signal(number)
