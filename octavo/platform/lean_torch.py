@@ -56,7 +56,8 @@ def import_torch() -> bool:
         sys.meta_path.insert(0, _Finder())
     import torch
 
-    if lean:  # a side effect of _meta_registrations without which torch.Generator cannot be called; twice does no harm
+    if lean and hasattr(torch._C, "_set_generator_metaclass"):  # from torch 2.13 on
+        # A side effect of _meta_registrations without which torch.Generator cannot be called; twice does no harm.
         from torch._opaque_base import OpaqueBaseMeta
 
         torch._C._set_generator_metaclass(OpaqueBaseMeta)

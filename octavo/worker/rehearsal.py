@@ -112,7 +112,10 @@ def _pieces(ops: Ops, part: Part) -> Iterator[str]:
     launcher = _launcher(ops, part)
     for plan in _plans(part):
         launcher.launch(plan, whole=False).greedy()
-    ops.greedy(torch.empty((1, part.arch.vocab_size), device="meta"))  # of logits that rules have passed over
+    # Of logits that rules have passed over.
+    logits, number = torch.empty((1, part.arch.vocab_size), device="meta"), torch.empty(1, device="meta")
+    ops.greedy(logits)
+    ops.draw(logits, number.long(), number.long(), number, 0)
     yield "start"
     while launcher.prepare():
         yield "room"

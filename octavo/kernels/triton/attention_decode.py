@@ -67,7 +67,11 @@ def _stretch(piece, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED: tl.cons
     return row, index, first, pieces, low, tl.minimum(low + chunk, length)
 
 
-@triton.jit(do_not_specialize=["num_rows", "window"])
+# Where a step's numbers begin in their buffer depends on its rows: it must not ask for a kernel of its own.
+@triton.jit(
+    do_not_specialize=["num_rows", "window"],
+    do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "query_start_ptr", "cu_ptr", "chunk_ptr"],
+)
 def _decode(
     q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, num_rows,
     stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
@@ -111,7 +115,7 @@ def _decode(
             tl.store(lse_ptr + spot, best + tl.log2(total), mask=head < G)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["cu_ptr", "query_start_ptr"])
 def _merge(
     part_ptr,
     lse_ptr,

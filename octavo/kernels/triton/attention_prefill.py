@@ -24,6 +24,11 @@ ROOMY = 200_000  # bytes of shared memory with which the tiles that are best on 
 LEAST_PIECE = 512  # tokens; shorter pieces cost more in starting and adding up than they save
 
 
+# Arguments that differ from step to step, and must not each ask for a kernel of its own.
+NUMBERS = ["num_rows", "num_tokens", "window", "most"]
+PLACES = ["table_ptr", "lens_ptr", "query_start_ptr", "cu_tiles_ptr"]
+
+
 @triton.jit
 def _bounds(first_query, window, QUERIES: tl.constexpr, TILE: tl.constexpr, WINDOWED: tl.constexpr):
     """First token that a tile of queries sees, the first tile that holds it, and the stretch that all queries see
@@ -53,7 +58,7 @@ def _piece(low, high, pieces, LEAST: tl.constexpr):
     return tl.maximum(tl.cdiv(tl.cdiv(high - low, pieces), LEAST), 1) * LEAST
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tokens", "window", "most"])
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
 def _prefill(
     q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_tiles_ptr, out_ptr, part_ptr, lse_ptr, num_rows, num_tokens,
     most, stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
@@ -131,7 +136,7 @@ def _prefill(
                 tl.store(lse_ptr + spot, best + tl.log2(total), mask=mine)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tokens", "window", "most"])
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
 def _join(
     part_ptr, lse_ptr, lens_ptr, query_start_ptr, cu_tiles_ptr, out_ptr, num_rows, num_tokens, most, window,
     H_KV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, QUERIES: tl.constexpr,

@@ -38,7 +38,10 @@ def _mixed(x):
     return x ^ (x >> 31)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["stride_seeds", "stride_temperature"],
+    do_not_specialize_on_alignment=["seeds_ptr", "positions_ptr", "temperature_ptr"],
+)
 def _draw(
     logits_ptr,
     best_ptr,
