@@ -28,7 +28,7 @@ from octavo.kv.holding import Grant
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
-from octavo.sched.gates import MakeGates, RowGate, standard_gates
+from octavo.sched.gates import HOLD, MakeGates, RowGate, standard_gates
 from octavo.sched.ledger import HORIZON
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
@@ -226,6 +226,8 @@ class Scheduler:
             return 0, False
         want = known - start
         extra = self._allow(request, want - 1) if want > 1 else 0
+        if extra == HOLD:
+            return 0, False
         grant = self._reserve(request, start, 1 + extra)
         if grant is None:
             return 0, False
@@ -297,6 +299,8 @@ class Scheduler:
     def _allow(self, request: Request, num_tokens: int) -> int:
         for gate in self._gates:
             num_tokens = gate.allow(request, num_tokens)
+            if num_tokens == HOLD:
+                break
         return num_tokens
 
     def _spend(self, request: Request, num_tokens: int) -> None:

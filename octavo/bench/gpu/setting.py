@@ -69,8 +69,8 @@ class Sizes(Struct, frozen=True, kw_only=True):
     stream_settle_s: float = 1.0  # after the streams have begun, before they are looked at
     stream_idle_s: float = 1.5
     long_prompt: int = 32_000
-    long_prompts: int = 6
-    long_every_s: float = 1.0
+    long_prompts: int = 4
+    long_every_s: float = 2.0
     attention_rows: int = 256
     attention_uniform: int = 1024
     attention_mixed: tuple[int, int] = (100, 8192)

@@ -21,6 +21,7 @@ from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2,
 MAX_PIECES = 32
 FEW_LINES = 64  # of a tile where they are all there is, or where head dim or shared memory leave no room for more
 ROOMY = 200_000  # bytes of shared memory with which the tiles that are best on an H200 fit
+PARTS_BYTES = 64 << 20  # of pieces yet to be added up, for the sake of a lone tile
 LEAST_PIECE = 512  # tokens; shorter pieces cost more in starting and adding up than they save
 
 
@@ -187,9 +188,14 @@ def max_tiles(tokens: int, rows: int, queries: int) -> int:
     return tokens // queries + min(rows, tokens // 2)
 
 
-def max_pieces(tokens: int, kv_heads: int, queries: int, busy: int) -> int:
-    """Pieces that what a tile sees may be cut into, for steps of so many tokens; `busy` programs fill the device."""
-    return min(MAX_PIECES, max(1, busy // (kv_heads * -(-tokens // queries))))
+def max_pieces(tokens: int, kv_heads: int, queries: int, busy: int, token_bytes: int) -> int:
+    """Pieces that what a tile sees may be cut into, for steps of so many tokens; `busy` programs fill the device.
+
+    Most tokens of a small step may be of rows without tiles: then a lone tile has all programs for its pieces, as far
+    as what these leave behind, `token_bytes` a token and piece, stays small.
+    """
+    alone = min(busy // kv_heads, PARTS_BYTES // (tokens * token_bytes))
+    return min(MAX_PIECES, max(1, busy // (kv_heads * -(-tokens // queries)), alone))
 
 
 def prefill_attention(
@@ -209,7 +215,7 @@ def prefill_attention(
     kv_heads = kv.shape[2]
     if tiles.queries * (heads // kv_heads) > FEW_LINES:
         busy = max(1, busy // 2)  # a wide tile takes a multiprocessor alone: a program too many is a second round
-    most = max_pieces(tokens, kv_heads, tiles.queries, busy)
+    most = max_pieces(tokens, kv_heads, tiles.queries, busy, 4 * heads * dim)
     part = lse = out  # never followed
     if most > 1:
         part = torch.empty((most, tokens, heads, dim), dtype=torch.float32, device=q.device)

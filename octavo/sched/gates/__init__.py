@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from octavo.sched.gates.base import Gate
+from octavo.sched.gates.base import HOLD, Gate
 from octavo.sched.gates.ceiling import CeilingGate
 from octavo.sched.gates.long_prefill import LongPrefillGate
 from octavo.sched.gates.paused import PausedGate
@@ -15,6 +15,7 @@ MakeGates = Callable[[Limits, RowPool], list[Gate]]
 """What gives a scheduler its gates, from its limits and its rows."""
 
 __all__ = [
+    "HOLD",
     "CeilingGate",
     "Gate",
     "LongPrefillGate",

@@ -13,6 +13,10 @@ Past = Callable[[], int]
 """Tokens that lie behind those of the running who compute one token a step. Costs a look at their numbers."""
 
 
+HOLD = -1
+"""Instead of a number of tokens: a running request waits, without the token that it is sure of."""
+
+
 class Gate(Protocol):
     """Asked for every waiting request, and for running ones that want more than one token."""
 
@@ -21,7 +25,10 @@ class Gate(Protocol):
         ...
 
     def allow(self, request: Request, num_tokens: int) -> int:
-        """How many of `num_tokens` the request may compute beyond what it is sure of. Spends nothing."""
+        """How many of `num_tokens` the request may compute beyond what it is sure of. Spends nothing.
+
+        HOLD, for a running one, if it is to wait: somebody else must be getting on in this step then.
+        """
         ...
 
     def spend(self, request: Request, num_tokens: int) -> None:

@@ -1,6 +1,6 @@
 """Long prompts in slices while others run, so that nobody's next token waits for a whole prompt."""
 
-from octavo.sched.gates.base import Past
+from octavo.sched.gates.base import HOLD, Past
 from octavo.sched.limits import Slicing
 from octavo.sched.request import Request
 
@@ -13,15 +13,14 @@ class LongPrefillGate:
 
     Without reach and beside: vLLM's ``long_prefill_token_threshold``. With a reach, slices shrink as the request's past
     grows, so that they take about as long. What those who decode have behind them makes their step long anyway, and a
-    slice may take its share of that. Of prompts that are deep in their past one at a time has a slice, the one with the
-    least left to compute: it is done sooner than if they went side by side, and a step has one of them to wait for.
+    slice may take its share of that. Of prompts that no slice ends, one at a time has slices, the first in line: it is
+    done sooner than if they went side by side, and a step has one of them to wait for.
     """
 
     def __init__(self, slicing: Slicing) -> None:
         self._slicing = slicing
         self._running = 0
-        self._turn = ""  # the deep prompt whose turn it is; none, the first that asks
-        self._next: tuple[int, str] | None = None  # of those that asked in this step, the least left
+        self._turn = ""  # whose slice this step has
         self._past: Past = int
         self._size: float | None = None  # of a slice without a past, in this step
 
@@ -30,25 +29,24 @@ class LongPrefillGate:
         self._running = num_running
         self._past = past
         self._size = None
-        self._turn, self._next = self._next[1] if self._next else "", None
+        self._turn = ""
 
     def allow(self, request: Request, num_tokens: int) -> int:
         """A slice, if there is anybody else."""
         runs = request.row >= 0  # and so is sure of one token already
         if not self._slicing.tokens or self._running == runs:
             return num_tokens
-        if runs and 0 < self._slicing.reach <= request.computed and not self._its_turn(request):
-            return 0
-        return min(num_tokens, self._slice(request.computed) - runs)
+        slice_ = self._slice(request.computed) - runs
+        if num_tokens <= slice_:
+            return num_tokens
+        if self._slicing.reach and self._turn not in ("", request.id):
+            return HOLD if runs else min(slice_, LEAST)
+        return slice_
 
     def spend(self, request: Request, num_tokens: int) -> None:
-        """A limit for each request; nothing is used up."""
-
-    def _its_turn(self, request: Request) -> bool:
-        left = request.known - request.computed, request.id
-        self._next = left if self._next is None else min(self._next, left)
-        self._turn = self._turn or request.id
-        return left[0] <= LEAST or request.id == self._turn
+        """A prompt that this does not end has this step's slice."""
+        if request.computed + num_tokens + 1 < request.known:
+            self._turn = self._turn or request.id
 
     def _slice(self, past: int) -> int:
         tokens, reach = self._slicing.tokens, self._slicing.reach

@@ -136,7 +136,7 @@ def test_few_queries_over_a_long_past_share_it_out(
     kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
     queries = attention_prefill.queries_of(q.shape[0], heads // kv_heads, dtype.itemsize, dim)
-    assert attention_prefill.max_pieces(q.shape[0], kv_heads, queries, 256) == 32
+    assert attention_prefill.max_pieces(q.shape[0], kv_heads, queries, 256, 4 * heads * dim) == 32
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))

@@ -62,13 +62,19 @@ def test_slices_grow_with_what_the_others_have_behind_them(monkeypatch):
     assert [step[-1] for step in steps(20, 60, reach=16, beside=2.0)[1:4]] == [40, 12, 8]
 
 
-def test_deep_prompts_take_turns(monkeypatch):
-    """Of two that are past the reach the one with less left has a slice; the other its one token a step."""
+def test_long_prompts_take_turns(monkeypatch):
+    """The first in line has the slices; the other begins with a tile's worth, then waits, and computes nothing."""
     monkeypatch.setattr(long_prefill, "LEAST", 2)
     monkeypatch.setattr(long_prefill, "GRAIN", 2)
-    taken = steps(5, 60, 50, reach=16)
-    assert taken[1:6] == [[1, 16], [1, 8, 16], [1, 6, 1], [1, 1, 6], [1, 4, 1]]
-    assert all(sum(count > 2 for count in step) <= 1 for step in taken[3:])
+    taken = steps(5, 40, 30, reach=16)
+    assert taken[1:6] == [[1, 16], [1, 8, 2], [1, 6], [1, 4], [1, 4]]
+    assert sum(map(sum, taken)) == 5 + 40 + 30 + 3 * 5  # its turn comes
+
+
+def test_a_prompt_that_a_slice_ends_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(long_prefill, "LEAST", 2)
+    monkeypatch.setattr(long_prefill, "GRAIN", 2)
+    assert steps(5, 60, 10, reach=16)[2] == [1, 8, 10]
 
 
 def test_reading_a_cached_token_counts_as_part_of_computing_one():
