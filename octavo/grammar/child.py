@@ -17,7 +17,6 @@ from octavo.base.errors import Overloaded, Unavailable
 from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
 from octavo.grammar.spec import GrammarSpec
 
-PATIENCE_S = 1.6  # from a constraint's coming to its refusal
 LOADED_S = 1.0  # of it that are left at least to one that an engine was loaded for
 LATE_S = 1.0  # beyond all deadlines, for the process to say so itself
 MOST_UNHEARD = 8  # answers in a row that did not come, after which it is taken to be stuck

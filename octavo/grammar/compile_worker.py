@@ -19,7 +19,18 @@ from pathlib import Path
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
+from octavo.grammar.frames import (
+    PATIENCE_S,
+    STARVED_S,
+    Answer,
+    Broken,
+    Job,
+    Setup,
+    Verdict,
+    frame,
+    read_frame,
+    write_all,
+)
 from octavo.grammar.workshop import TOO_LARGE, Workshop
 
 NICENESS, LATER_NICENESS = 3, 10  # of a fork: half of what the engine gets, then a tenth of it
@@ -37,7 +48,7 @@ TOO_SLOW = "the constraint takes too long to compile"
 class Fork:
     """A constraint that is being tried."""
 
-    __slots__ = ("began", "data", "ended", "job", "late", "pid", "stopped", "turns")
+    __slots__ = ("began", "data", "deadline_s", "ended", "job", "late", "pid", "stopped", "turns")
 
     def __init__(self, job: Job, pid: int) -> None:
         self.job = job
@@ -48,6 +59,7 @@ class Fork:
         self.stopped = False
         self.turns = 0
         self.began = time.monotonic()
+        self.deadline_s = max(job.deadline_s, self.began + PATIENCE_S)  # it may have stood in line
 
     @property
     def cpu_s(self) -> float:
@@ -126,10 +138,10 @@ class Yard:
 
     def _patience(self) -> float | None:
         """Time until something is due, if nothing happens."""
-        due = [fork.job.deadline_s for fork in self._forks.values() if not fork.ended]
+        due = [fork.deadline_s for fork in self._forks.values() if not fork.ended]
         due += [fork.began + FIRST_S for fork in self._forks.values() if not fork.late]
         if self._waiting:
-            due += [self._waiting[0].deadline_s, *(fork.began + WHILE_S for fork in self._forks.values())]
+            due += [self._waiting[0].deadline_s + STARVED_S, *(fork.began + WHILE_S for fork in self._forks.values())]
         if len(self._forks) > PLACES:
             due.append(self._turn_s)
         return max(TURN_S / 2, min(due) - time.monotonic()) if due else None
@@ -141,14 +153,13 @@ class Yard:
             if not fork.late and now - fork.began >= FIRST_S:
                 fork.late = True
                 os.setpriority(os.PRIO_PROCESS, fork.pid, LATER_NICENESS)
-        crowded = len(self._forks) + len(self._waiting) > PLACES
         for fork in list(self._forks.values()):
-            # One that a busy machine has given next to nothing is let go on, unless there are many.
-            if now > fork.job.deadline_s and (crowded or fork.cpu_s >= ENOUGH_CPU_S):
+            # One that a busy machine has given next to nothing is let go on.
+            if now > fork.deadline_s and fork.cpu_s >= ENOUGH_CPU_S:
                 fork.kill()
-        while self._waiting and (now > self._waiting[0].deadline_s or len(self._forks) < MOST):
+        while self._waiting and (now > self._waiting[0].deadline_s + STARVED_S or len(self._forks) < MOST):
             job = self._waiting.popleft()
-            if now > job.deadline_s:
+            if now > job.deadline_s + STARVED_S:
                 self._say(_answer(job, Verdict(busy=True)))
             else:
                 self._fork(job)
@@ -156,10 +167,10 @@ class Yard:
         self._share(now)
 
     def _make_room(self, now: float) -> None:
-        """As many as wait, of those that have had their while, the oldest first."""
+        """As many as wait, of those that have had their while and used it, the oldest first."""
         staying = sorted((fork for fork in self._forks.values() if not fork.ended), key=lambda fork: fork.began)
         for fork in staying[: max(0, len(self._waiting) - len(self._forks) + len(staying))]:
-            if now - fork.began >= WHILE_S:
+            if now - fork.began >= WHILE_S and fork.cpu_s >= ENOUGH_CPU_S:
                 fork.kill()
 
     def _share(self, now: float) -> None:

@@ -10,9 +10,9 @@ from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
 from octavo.grammar.cache import ByteCache
-from octavo.grammar.child import MEMORY_BYTES, PATIENCE_S, Child
+from octavo.grammar.child import MEMORY_BYTES, Child
 from octavo.grammar.closing import Closer
-from octavo.grammar.frames import Setup, Verdict
+from octavo.grammar.frames import PATIENCE_S, Setup, Verdict
 from octavo.grammar.guide import Compiled
 from octavo.grammar.registry import BACKENDS, choices
 from octavo.grammar.spec import GrammarSpec

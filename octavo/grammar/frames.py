@@ -10,6 +10,7 @@ from octavo.grammar.base import Form
 from octavo.grammar.spec import GrammarSpec
 
 MAX_FRAME_BYTES = 64 << 20
+PATIENCE_S = 1.6  # from a constraint's coming to its refusal
 STARVED_S = 20.0  # beyond a deadline, for a constraint that a busy machine gives no time to
 
 
