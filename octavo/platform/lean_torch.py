@@ -17,7 +17,7 @@ from typing import Any
 
 TRIED = ("2.13.",)
 """Versions whose own import asks nothing of LATER, so that no circle opens in the middle of it."""
-TRIED_WITH_GPU: tuple[str, ...] = ()
+TRIED_WITH_GPU = ("2.11.",)
 """Those with which an engine on a GPU was seen to start and answer so, its steps captured."""
 
 LATER = frozenset(
