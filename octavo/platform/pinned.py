@@ -63,7 +63,7 @@ class Aside:
         """Let the host memory go, beside whatever comes next: the system takes seconds for many gigabytes."""
         chunks, self._chunks = self._chunks, []
         if chunks:
-            threading.Thread(target=self._unpin, args=(chunks,), name="octavo-unpin", daemon=True).start()
+            threading.Thread(target=self._unpin, args=(chunks,), name="octavo-unpin").start()
 
     def _pieces(self) -> "Iterator[torch.Tensor]":
         import torch

@@ -121,8 +121,7 @@ def test_drain_ends_after_its_time(start) -> None:  # type: ignore[no-untyped-de
     reply = server.stream(100_000)
     begin = time.monotonic()
     server.process.send_signal(signal.SIGINT)
-    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
-        reply.read()
+    assert b'"error"' in reply.read().rpartition(b"data: {")[2]  # an event, not a cut
     assert server.end() == 0
     assert time.monotonic() - begin < 4
 
