@@ -33,7 +33,7 @@ from octavo.grammar.frames import (
 )
 from octavo.grammar.workshop import TOO_LARGE, Workshop
 
-NICENESS, LATER_NICENESS = 3, 10  # of a fork: half of what the engine gets, then a tenth of it
+NICENESS, LATER_NICENESS = 7, 10  # of a fork: a fifth of what the engine gets, then a tenth of it
 FIRST_S = 0.15  # until then; most are done by that time
 PLACES = 4  # that compute at once
 TURN_S = 0.05
