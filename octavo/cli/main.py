@@ -71,7 +71,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     name, rest = argv[0], argv[1:]
     if name == "serve" and not any(word.startswith(("-h", "--help")) for word in rest):
-        _hurry(rest)
+        return _hurried(rest)
     if name in ("version", "--version", "-V"):
         print(f"octavo {__version__}")
         return 0
@@ -79,15 +79,20 @@ def _dispatch(argv: Sequence[str]) -> int:
     return int(result)
 
 
-def _hurry(rest: Sequence[str]) -> None:
-    """What makes a server start sooner, before anything else is imported."""
+def _hurried(rest: Sequence[str]) -> int:
+    """Serve, begun with what makes a start sooner, before anything else is imported."""
     import gc
 
-    from octavo.engine.spare import prepare
+    from octavo.engine.spare import drop, prepare
 
     on_cpu = "--device=cpu" in rest or ("--device", "cpu") in pairwise(rest)
     prepare("cpu" if on_cpu else "auto")  # the engine's process imports as long as this one
     gc.disable()  # until the server is up (serve/main.py): nearly all that a start makes stays
+    try:
+        return int(COMMANDS.get("serve")(rest))
+    finally:
+        gc.enable()
+        drop()
 
 
 def _overview() -> str:

@@ -34,6 +34,15 @@ def prepare(device: str = "auto") -> None:
         )
 
 
+def drop() -> None:
+    """End the one that was prepared, if nobody took it."""
+    global _spare
+    process, _spare = _spare, None
+    if process is not None:
+        process.kill()
+        process.wait()
+
+
 def take() -> "Started | None":
     """The process that was prepared, if it still lives; to be asked in the event loop that will wait for it."""
     global _spare
