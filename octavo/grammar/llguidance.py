@@ -29,7 +29,7 @@ LIMITS = LLParserLimits(
 
 @cache
 def _threads() -> LLExecutor:
-    return LLExecutor(num_threads=min(MAX_THREADS, len(os.sched_getaffinity(0))))
+    return LLExecutor(num_threads=min(MAX_THREADS, os.cpu_count() or 1))
 
 
 class _Source:

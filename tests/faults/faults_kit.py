@@ -18,6 +18,7 @@ from octavo.base.config import RecoveryConfig  # noqa: E402
 from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs, TokenOutput, Vocabulary  # noqa: E402
 from octavo.engine.assemble import Engine, Phases, finish  # noqa: E402
 from octavo.engine.client import EngineClient  # noqa: E402
+from octavo.engine.core import Core  # noqa: E402
 from octavo.engine.resolve import resolve  # noqa: E402
 from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec  # noqa: E402
 from octavo.testing.fake_executor import FakeExecutor  # noqa: E402
@@ -125,10 +126,8 @@ def mixed(random: Random, count: int, *, longest: int = 60, structured: bool = T
     return requests
 
 
-async def undisturbed(requests: list[EngineRequest]) -> dict[str, Told]:
-    """What each of them must get, from an engine in this process to which nothing happens."""
-    core = assemble(fakes.config(num_blocks=2000)).core
-    core.provide(VOCABULARY)
+async def run(core: Core, requests: list[EngineRequest]) -> dict[str, Told]:
+    """What each of them gets from an engine in this process."""
     told = {request.id: Told() for request in requests}
     for request in requests:
         core.add(request)
@@ -138,6 +137,14 @@ async def undisturbed(requests: list[EngineRequest]) -> dict[str, Told]:
             told[output.id].take(output)
         if outputs is None:
             await asyncio.sleep(0.001)
+    return told
+
+
+async def undisturbed(requests: list[EngineRequest]) -> dict[str, Told]:
+    """What each of them must get, from an engine in this process to which nothing happens."""
+    core = assemble(fakes.config(num_blocks=2000)).core
+    core.provide(VOCABULARY)
+    told = await run(core, requests)
     core.shutdown()
     assert all(each.finish in ("stop", "length") for each in told.values())
     return told

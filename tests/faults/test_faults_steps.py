@@ -1,6 +1,5 @@
 """Every place of a step fails once, one after the other: none is sampled. The engine is in this process."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -9,7 +8,7 @@ import faults_kit as kit
 import pytest
 import torch
 from drills import drill
-from faults_kit import Told, mixed, undisturbed
+from faults_kit import mixed, run, undisturbed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from octavo.base.config import CacheConfig, DeviceConfig, EngineConfig, ModelConfig
@@ -17,19 +16,6 @@ from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.assemble import assemble
 from octavo.engine.core import Core
 from octavo.testing.tiny import tiny
-
-
-async def run(core: Core, requests: list[EngineRequest]) -> dict[str, Told]:
-    told = {request.id: Told() for request in requests}
-    for request in requests:
-        core.add(request)
-    while core.has_work:
-        outputs = core.step()
-        for output in outputs.each() if outputs else ():
-            told[output.id].take(output)
-        if outputs is None:
-            await asyncio.sleep(0.001)
-    return told
 
 
 @pytest.mark.parametrize(("kind", "what"), [("memory", "allocation"), ("raise", "exception")])

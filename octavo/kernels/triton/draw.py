@@ -11,8 +11,7 @@ import triton.language as tl
 
 from octavo.kernels.ref.sample import GOLDEN
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
-
-_PART = 4096
+from octavo.kernels.triton.greedy import PART_TOKENS, logits_of_part
 
 
 @triton.jit
@@ -22,8 +21,7 @@ def _weigh_part(logits_ptr, best_ptr, token_ptr, mass_ptr, stride, V, PARTS, PAR
     token = part * PART + tl.arange(0, PART)
     let_next_start()
     wait_for_inputs()
-    x = tl.load(logits_ptr + row.to(tl.int64) * stride + token, mask=token < V, other=float("-inf")).to(tl.float32)
-    x = tl.where(x != x, float("inf"), x)  # noqa: PLR0124 - what is no number must win
+    x = logits_of_part(logits_ptr, row, token, stride, V)
     best, at = tl.max(x, axis=0, return_indices=True, return_indices_tie_break_left=True)
     mass = tl.sum(tl.exp(x - tl.where(best > float("-inf"), best, 0.0)), axis=0)
     tl.store(best_ptr + row * PARTS + part, best)
@@ -83,7 +81,7 @@ def _draw(
     before = tl.max(tl.where(part < chosen, reached, 0.0), axis=0)
 
     token = chosen * PART + tl.arange(0, PART)
-    x = tl.load(logits_ptr + row.to(tl.int64) * stride + token, mask=token < V, other=float("-inf")).to(tl.float32)
+    x = logits_of_part(logits_ptr, row, token, stride, V)
     share = tl.exp(x - base)
     passed = (tl.cumsum(share.to(tl.float64), axis=0) > target - before) & (share > 0)
     drawn = tl.min(tl.where(passed, token, V), axis=0).to(tl.int64)
@@ -98,12 +96,14 @@ def draw(
 ) -> torch.Tensor:
     """As `Draw` in kernels/ops: ``[S, V] -> [S]`` int64."""
     rows, vocab = logits.shape
-    parts = triton.cdiv(vocab, _PART)
+    parts = triton.cdiv(vocab, PART_TOKENS)
     best = torch.empty((2, rows, parts), dtype=torch.float32, device=logits.device)
     token = torch.empty((rows, parts), dtype=torch.int32, device=logits.device)
     out = torch.empty((rows,), dtype=torch.int64, device=logits.device)
     if rows:
-        _weigh_part[(rows, parts)](logits, best, token, best[1], logits.stride(0), vocab, parts, PART=_PART, **LAUNCH)
+        _weigh_part[(rows, parts)](
+            logits, best, token, best[1], logits.stride(0), vocab, parts, PART=PART_TOKENS, **LAUNCH
+        )
         _draw[(rows,)](
             logits,
             best,
@@ -121,7 +121,7 @@ def draw(
             STREAM=GOLDEN * (stream + 1) % (1 << 64),
             STEP=GOLDEN,
             PAD=pow2(parts),
-            PART=_PART,
+            PART=PART_TOKENS,
             num_warps=8,
             **LAUNCH,
         )

@@ -9,7 +9,15 @@ import triton.language as tl
 
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
 
-_PART = 4096
+PART_TOKENS = 4096
+
+
+@triton.jit
+def logits_of_part(logits_ptr, row, token, stride, V):
+    """Of one row, fp32: minus infinity behind the vocabulary, infinity where it is no number, which so wins whatever
+    stands beside it."""
+    x = tl.load(logits_ptr + row.to(tl.int64) * stride + token, mask=token < V, other=float("-inf")).to(tl.float32)
+    return tl.where(x != x, float("inf"), x)  # noqa: PLR0124
 
 
 @triton.jit
@@ -19,9 +27,7 @@ def _best_of_part(logits_ptr, best_ptr, token_ptr, stride, V, PARTS, PART: tl.co
     token = part * PART + tl.arange(0, PART)
     let_next_start()
     wait_for_inputs()
-    x = tl.load(logits_ptr + row.to(tl.int64) * stride + token, mask=token < V, other=float("-inf")).to(tl.float32)
-    # A number that is none must win, whatever stands beside it.
-    x = tl.where(x != x, float("inf"), x)  # noqa: PLR0124
+    x = logits_of_part(logits_ptr, row, token, stride, V)
     best, at = tl.max(x, axis=0, return_indices=True, return_indices_tie_break_left=True)
     tl.store(best_ptr + row * PARTS + part, best)
     tl.store(token_ptr + row * PARTS + part, part * PART + at)
@@ -43,11 +49,11 @@ def _best_of_parts(best_ptr, token_ptr, out_ptr, PARTS, PAD: tl.constexpr):
 def greedy(logits: torch.Tensor) -> torch.Tensor:
     """As `Greedy` in kernels/ops: ``[S, V] -> [S]`` int64."""
     rows, vocab = logits.shape
-    parts = triton.cdiv(vocab, _PART)
+    parts = triton.cdiv(vocab, PART_TOKENS)
     best = torch.empty((rows, parts), dtype=torch.float32, device=logits.device)
     token = torch.empty((rows, parts), dtype=torch.int32, device=logits.device)
     out = torch.empty((rows,), dtype=torch.int64, device=logits.device)
     if rows:
-        _best_of_part[(rows, parts)](logits, best, token, logits.stride(0), vocab, parts, PART=_PART, **LAUNCH)
+        _best_of_part[(rows, parts)](logits, best, token, logits.stride(0), vocab, parts, PART=PART_TOKENS, **LAUNCH)
         _best_of_parts[(rows,)](best, token, out, parts, PAD=pow2(parts), num_warps=1, **LAUNCH)
     return out
