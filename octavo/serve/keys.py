@@ -4,9 +4,9 @@ import hmac
 import logging
 import os
 import secrets
-import time
 from collections.abc import Iterable, Sequence
 
+from octavo.base.clock import Clock, SystemClock
 from octavo.base.errors import ConfigError
 from octavo.serve.keyfile import UNLIMITED, Key, KeyLimits, digest_of, read_keys
 
@@ -18,15 +18,16 @@ LOOK_EVERY_S = 0.25
 class KeyRing:
     """All valid keys. `find` looks at the file again when it has changed."""
 
-    def __init__(self, plain: Sequence[str] = (), path: str | None = None) -> None:
+    def __init__(self, plain: Sequence[str] = (), path: str | None = None, clock: Clock | None = None) -> None:
         """Raises ConfigError for a key that would let anyone in, and for a file that cannot be used."""
         if not all(key.strip() == key and key for key in plain):
             raise ConfigError("an --api-key is empty or has blanks round it; such a key would let anyone in")
         self._plain = [Key(digest_of(key.encode())) for key in plain]
         self._path = path
+        self._clock = clock or SystemClock()
         self._secret = secrets.token_bytes(32)
         self._state = self._seen = _state_of(path)
-        self._look_again = time.monotonic() + LOOK_EVERY_S
+        self._look_again = self._clock.now() + LOOK_EVERY_S
         named = read_keys(path) if path is not None else []
         if path is not None and not named:
             raise ConfigError(f"{path} holds no key; octavo key new NAME makes one")
@@ -61,7 +62,7 @@ class KeyRing:
 
     def refresh(self) -> None:
         """Reads the file again if it has changed and is quiet. One that cannot be read is logged and passed over."""
-        now = time.monotonic()
+        now = self._clock.now()
         if self._path is None or now < self._look_again:
             return
         self._look_again = now + LOOK_EVERY_S

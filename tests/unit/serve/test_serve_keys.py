@@ -124,11 +124,11 @@ def test_the_time_of_a_refusal_says_nothing_about_the_key() -> None:
     assert abs(rho) < 0.41, f"{rho:.2f}: p < 0.01 for 40 pairs"
 
 
-def test_keys_change_under_many_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "LOOK_EVERY_S", 0.05)
+def test_keys_change_under_many_readers(tmp_path: Path) -> None:
+    clock = FakeClock()
     path = tmp_path / "keys"
     path.write_text(LINE + "\n")
-    ring = KeyRing([], str(path))
+    ring = KeyRing([], str(path), clock)
     stop = threading.Event()
     missed = []
 
@@ -139,18 +139,21 @@ def test_keys_change_under_many_readers(tmp_path: Path, monkeypatch: pytest.Monk
 
     thread = threading.Thread(target=read)
     thread.start()
-    for index in range(15):  # each time it is whole after a moment in which it is empty
+    for index in range(15):  # each time it is whole after a moment in which it is empty, long enough for one look
         path.write_text("")
+        clock.advance(keys.LOOK_EVERY_S)
+        time.sleep(0.01)
         path.write_text(LINE + "\n")
         added = line_of(Key(digest_of(str(index).encode()), frozenset({Scope.USE}), f"n{index}"))
         with path.open("a") as file:
             file.write(added + "\n")
-        time.sleep(0.06)
+        clock.advance(keys.LOOK_EVERY_S)
+        time.sleep(0.01)
     stop.set()
     thread.join()
     assert not missed
     for _ in range(3):
-        time.sleep(0.06)
+        clock.advance(keys.LOOK_EVERY_S)
         ring.refresh()
     assert ring.find(digest_of(b"14")) is not None
 
