@@ -19,11 +19,13 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a captured step holds. `mixed`: rows may have more than one token; else rows and tokens are the same."""
+    """What a captured step holds. `mixed`: rows may have more than one token; else rows and tokens are the same.
+    `fresh`: it is one row that has nothing computed yet, and mixed."""
 
     rows: int
     tokens: int
     mixed: bool
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
