@@ -49,6 +49,8 @@ class StepInput:
 
 
 class AheadOps(Protocol):
+    fresh_rooms: bool  # whether rooms for fresh rows are any quicker
+
     def places(self, room: Room) -> int:
         """int32 places that attention's plan of one KV group takes."""
         ...

@@ -14,7 +14,7 @@ from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
-from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows
+from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
 from octavo.kernels.triton.attention_prefill import Heads, Tiles, Tiling, max_tiles, prefill_attention, tiling
 from octavo.kernels.triton.target import target_here
 
@@ -94,9 +94,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     return StepPlan(decode, Tiles(device[rows + 2 :], count, cut) if count else None, fresh)
 
 
-def _completed(
-    ahead: PlanAhead, meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, *, plain: bool
-) -> StepPlan:
+def _completed(ahead: PlanAhead, meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, *, plain: bool) -> StepPlan:
     fresh = prepared_rows(meta) if plain else []
     if fresh:
         return StepPlan(None, None, fresh)
@@ -118,6 +116,7 @@ class TritonAhead:
     """`AheadOps` for one shape of heads."""
 
     def __init__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
+        self.fresh_rooms = suits(head_dim, dtype_bytes)
         self._heads = Heads(num_kv_heads, group, head_dim, dtype_bytes)
         self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 

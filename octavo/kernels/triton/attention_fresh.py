@@ -89,8 +89,13 @@ def prefers_cudnn() -> bool:
     return torch.cuda.get_device_capability() >= (9, 0) and torch.backends.cudnn.is_available()
 
 
+def suits(head_dim: int, dtype_bytes: int) -> bool:
+    """Whether dense attention has kernels for such heads."""
+    return dtype_bytes == 2 and head_dim in (64, 128)
+
+
 def _able(qkv: Tensor, head_dim: int) -> bool:
-    return qkv.device.type != "cpu" and qkv.dtype != torch.float32 and head_dim in (64, 128)
+    return qkv.device.type != "cpu" and suits(head_dim, qkv.dtype.itemsize)
 
 
 def _found(meta: AttentionMeta, qkv: Tensor, num_kv_heads: int, head_dim: int) -> list[FreshRow]:

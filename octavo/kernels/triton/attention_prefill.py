@@ -3,7 +3,8 @@
 A program takes one tile of queries of one row, with all heads that share a KV head, and walks the row's cache from the
 first visible token to the tile's last. Tiles of all rows form one list, found by bisection over `cu_tiles`. Where there
 are too few of them to keep the device busy, what a tile sees is cut into pieces, a program each, and `_join` adds those
-up; into how many, the host says behind the last count. Programs are numbered through, so that a step planned ahead starts few that find nothing to do.
+up; into how many, the host says behind the last count. Programs are numbered through, so that a step planned ahead
+starts few that find nothing to do.
 Legend: T tokens, R rows, H heads, G heads a KV head, M lines of a tile (a query of one head each), D head dim, B block
 size, N blocks, S pieces at most.
 """
@@ -215,6 +216,7 @@ def tiling(tokens: int, heads: Heads, programs: int) -> Tiling:
     Most tokens of a small step may be of rows without tiles: then a lone tile has all programs for its pieces, as far
     as what these leave behind stays small.
     """
+    tokens = max(1, tokens)
     queries = queries_of(tokens, heads.group, heads.dtype_bytes, heads.dim)
     lines = queries * heads.group
     # A wide tile takes a multiprocessor alone: a program too many is a second round.
@@ -312,9 +314,7 @@ def _resources(q: torch.Tensor, lines: int) -> dict[str, int]:
     }
 
 
-def _shape(
-    q: torch.Tensor, kv_heads: int, tiling: Tiling, lines: int, *, windowed: bool
-) -> dict[str, int | bool]:
+def _shape(q: torch.Tensor, kv_heads: int, tiling: Tiling, lines: int, *, windowed: bool) -> dict[str, int | bool]:
     """What both kernels are compiled for."""
     return {
         "H_KV": kv_heads,

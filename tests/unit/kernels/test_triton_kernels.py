@@ -324,3 +324,42 @@ def test_long_fresh_prompts(heads, kv_heads, dim) -> None:
         assert got.is_contiguous()
         want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
         torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 64), (3, 1, 128)])
+def test_a_fresh_prompt_in_a_room_of_its_own(heads, kv_heads, dim, monkeypatch) -> None:
+    """Padded to the room, behind the prompt; layers that dense attention cannot serve find their tiles."""
+    monkeypatch.setattr(attention_fresh, "_able", lambda *_: True)
+    seen = []
+
+    def dense(query, key, value, scale):
+        seen.append(query.shape[2])
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+
+    monkeypatch.setattr(attention_fresh, "dense_attention", dense)
+    torch.manual_seed(12)
+    room, length = Room(1, 40, mixed=True, fresh=True), 29
+    meta = make_meta([length], [length], 4)
+    kv = make_cache(meta, kv_heads, dim, torch.float32)
+    pad = room.tokens - length
+    ahead = replace(
+        meta,
+        slots=F.pad(meta.slots, (0, pad)),
+        positions=F.pad(meta.positions, (0, pad)),
+        query_lens=[],
+        seq_lens_host=[],
+        scratch={},
+    )
+    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
+    for window in (None, 9):
+        plan = np.full(ops.places(room), 99, dtype=np.int32)
+        ops.plan(plan, room, np.array([length]), np.array([length]), window)
+        ops.attach(ahead, room, window, torch.from_numpy(plan).to(DEVICE))
+    qkv = torch.randn(room.tokens, (heads + 2 * kv_heads) * dim, device=DEVICE)
+    q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, heads, kv_heads, dim), kv, ahead)
+    for window, softcap, alone in ((None, None, [room.tokens]), (9, None, [])):
+        seen.clear()
+        got = paged_attention(q, kv, ahead, 0.1, window, softcap)
+        assert seen == alone
+        want = ref_attention.paged_attention(q[:length].cpu(), kv.cpu(), on_cpu(meta), 0.1, window, softcap)
+        torch.testing.assert_close(got[:length].cpu(), want, **tolerance(torch.float32))
