@@ -79,6 +79,8 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     programs = num_programs(q.device)
     rows = query_lens.size
     fresh = prepared_rows(meta) if plain else []
+    if sum(row.length for row in fresh) == q.shape[0]:
+        return StepPlan(None, None, fresh)
     tiled = query_lens.copy()
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 4, dtype=np.int32)

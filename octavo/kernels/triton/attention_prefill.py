@@ -59,7 +59,7 @@ def _prefill(
     q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_tiles_ptr, out_ptr, part_ptr, lse_ptr, num_rows, num_tokens,
     stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
     H_KV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr, M: tl.constexpr,
-    QUERIES: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, LEAST: tl.constexpr,
+    QUERIES: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr,
     CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     let_next_start()
@@ -67,12 +67,9 @@ def _prefill(
     num_tiles = tl.load(cu_tiles_ptr + num_rows)
     kv_head = tl.program_id(0) % H_KV
     work = tl.program_id(0) // H_KV
-    piece_index = 0
-    pieces = 1
-    if SPLIT:
-        pieces = tl.load(cu_tiles_ptr + num_rows + 1)
-        piece_index = work % pieces
-        work = work // pieces
+    pieces = tl.load(cu_tiles_ptr + num_rows + 1)
+    piece_index = work % pieces
+    work = work // pieces
     # Late tiles of a long row see most, so they start first.
     item = num_tiles - 1 - work
     if item >= 0:
@@ -84,12 +81,9 @@ def _prefill(
         first_query = length - query_len + tile * QUERIES
         high = tl.minimum(first_query + QUERIES, length)
         lowest, low, clean_low, clean_high = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-        mine_low = low
-        mine_high = high
-        if SPLIT:
-            piece = _piece(low, high, pieces, LEAST)
-            mine_low = low + piece_index * piece
-            mine_high = tl.minimum(mine_low + piece, high)
+        piece = _piece(low, high, pieces, LEAST)
+        mine_low = low + piece_index * piece
+        mine_high = tl.minimum(mine_low + piece, high)
         if mine_low < mine_high:
             line = tl.arange(0, M)
             offset = tile * QUERIES + line // G
@@ -126,7 +120,7 @@ def _prefill(
             at = token * (H_KV * G) + head
             if mine_high - mine_low == high - low:
                 tl.store(out_ptr + at[:, None] * D + column[None, :], acc.to(out_ptr.dtype.element_ty), mask=inside)
-            elif SPLIT:
+            else:
                 spot = tl.cast(piece_index, tl.int64) * num_tokens * (H_KV * G) + at
                 tl.store(part_ptr + spot[:, None] * D + column[None, :], acc, mask=inside)
                 tl.store(lse_ptr + spot, best + tl.log2(total), mask=mine)
@@ -241,10 +235,10 @@ def prefill_attention(
     tokens, heads, dim = q.shape
     kv_heads = kv.shape[2]
     most, busy = tiles.tiling.most, tiles.tiling.busy
-    part = lse = out  # never followed
-    if most > 1:
-        part = torch.empty((most, tokens, heads, dim), dtype=torch.float32, device=q.device)
-        lse = torch.empty((most, tokens, heads), dtype=torch.float32, device=q.device)
+    # Where nothing is cut they are never followed, but no kernel of its own is worth its compilation.
+    places = tokens if most > 1 else 0
+    part = torch.empty((most, places, heads, dim), dtype=torch.float32, device=q.device)
+    lse = torch.empty((most, places, heads), dtype=torch.float32, device=q.device)
     lines = _padded(tiles.tiling.queries * (heads // kv_heads))
     shape = _shape(q, kv_heads, tiles.tiling, lines, windowed=window is not None)
     rows, past = meta.seq_lens.shape[0], (meta.seq_lens, meta.query_start, tiles.running)
@@ -268,7 +262,6 @@ def prefill_attention(
         window or 0,
         B=kv.shape[3],
         M=lines,
-        SPLIT=most > 1,
         CAPPED=softcap is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         **_resources(q, lines),
