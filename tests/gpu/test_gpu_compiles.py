@@ -18,7 +18,7 @@ pytestmark = [
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
-    "vocab_size": 32_001,
+    "vocab_size": 150_001,
     "hidden_size": 1024,
     "intermediate_size": 3072,
     "num_hidden_layers": 2,
@@ -70,7 +70,7 @@ def run(llm, lengths, ways, tokens):
     from octavo import SamplingParams
 
     draw = random.Random(sum(lengths))
-    prompts = [{"prompt_token_ids": [draw.randrange(3, 32_000) for _ in range(length)]} for length in lengths]
+    prompts = [{"prompt_token_ids": [draw.randrange(3, 150_000) for _ in range(length)]} for length in lengths]
     sampling = [SamplingParams(max_tokens=tokens, ignore_eos=True, detokenize=False, **way) for way in ways]
     return llm.generate(prompts, sampling, use_tqdm=False)
 
