@@ -97,18 +97,20 @@ def draw(
     """As `Draw` in kernels/ops: ``[S, V] -> [S]`` int64."""
     rows, vocab = logits.shape
     parts = triton.cdiv(vocab, PART_TOKENS)
-    best = torch.empty((2, rows, parts), dtype=torch.float32, device=logits.device)
+    # Three tensors, not parts of one: those would begin on 16 bytes or not as rows are even or odd, and each way is a
+    # kernel of its own.
+    best, mass = (torch.empty((rows, parts), dtype=torch.float32, device=logits.device) for _ in range(2))
     token = torch.empty((rows, parts), dtype=torch.int32, device=logits.device)
     out = torch.empty((rows,), dtype=torch.int64, device=logits.device)
     if rows:
         _weigh_part[(rows, parts)](
-            logits, best, token, best[1], logits.stride(0), vocab, parts, PART=PART_TOKENS, **LAUNCH
+            logits, best, token, mass, logits.stride(0), vocab, parts, PART=PART_TOKENS, **LAUNCH
         )
         _draw[(rows,)](
             logits,
             best,
             token,
-            best[1],
+            mass,
             seeds,
             positions,
             temperature,
