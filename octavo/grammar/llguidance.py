@@ -6,6 +6,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import msgspec
+import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.base.errors import UserError
@@ -105,7 +106,7 @@ class LLState:
         self._end = end
 
     def fill(self, row: Words) -> bool:
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(_address(row), row.nbytes)
         return not self._matcher.is_error()
 
     def accept(self, token: int) -> bool:
@@ -130,17 +131,23 @@ class LLState:
         return LLState(self._matcher.deep_copy(), self._end)
 
     @staticmethod
-    def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> list[bool]:
+    def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> dict[int, bool]:
+        address, size = _address(masks), masks.strides[0]
         if len(matchers) <= ALONE:
-            return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
-        pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
-        _threads().unsafe_compute_mask_ptr(pairs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(masks))
-        return [not matcher._matcher.is_error() for matcher in matchers]
+            for matcher, place in zip(matchers, places):
+                matcher._matcher.unsafe_compute_mask_ptr(address + place * size, size)
+        else:
+            pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
+            _threads().unsafe_compute_mask_ptr(pairs, address, size, len(masks))
+        # The library sets the end of sequence where the text may end, where nothing may follow, and where it gave up.
+        end = matchers[0]._end
+        ending = np.flatnonzero(masks[places, end >> 5] >> (end & 31) & 1).tolist()
+        return {places[index]: not matchers[index]._matcher.is_error() for index in ending}
 
     @staticmethod
     def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:
         if len(matchers) <= ALONE:
-            return [matcher.accept(token) for matcher, token in zip(matchers, tokens)]
+            return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
         pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
         return list(_threads().consume_token_par(pairs))
 
@@ -151,6 +158,11 @@ class LLState:
     @property
     def is_terminated(self) -> bool:
         return bool(self._matcher.is_stopped()) and self.is_accepting
+
+
+def _address(array: Words) -> int:
+    address: int = array.__array_interface__["data"][0]  # far quicker to come by than that of `ctypes`
+    return address
 
 
 def _source(form: Form, vocabulary: VocabularyTable) -> str:

@@ -3,44 +3,48 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from octavo.grammar.base import Matcher, Words
-from octavo.grammar.guide import Guide
+from octavo.grammar.guide import BROKEN, Guide
 from octavo.grammar.vocabulary import VocabularyTable
 
 
 def fill(guides: Sequence[Guide], masks: Words, vocabulary: VocabularyTable) -> None:
     """Write the masks of the guides' next tokens. masks: [num_guides, words], int32."""
     matchers = [guide.matcher for guide in guides]
-    filled = [True] * len(guides)
+    doubtful: dict[int, bool] = {}
     for kind, places in _kinds(matchers).items():
-        for place, done in zip(places, kind.fill_many([matchers[place] for place in places], masks, places)):
-            filled[place] = done
-    for place, matcher in enumerate(matchers):
-        if matcher is None:
-            masks[place] = vocabulary.free_mask
+        if kind is None:
+            masks[places] = vocabulary.free_mask
+            doubtful.update(dict.fromkeys(places, True))
+        else:
+            doubtful.update(kind.fill_many([matchers[place] for place in places], masks, places))
     vocabulary.clear_ends(masks)
-    some: list[bool] = np.any(masks, axis=1).tolist()
-    for guide, row, done, any_token in zip(guides, masks, filled, some):
-        guide.let_end(row, done, not any_token)
+    for place, filled in doubtful.items():
+        guides[place].let_end(masks[place], filled)
 
 
 def take(guides: Sequence[Guide], tokens: Sequence[int]) -> list[int]:
     """The tokens that stand in place of the sampled `tokens`. Guides may fail."""
-    moving = [guide.weigh(token) for guide, token in zip(guides, tokens)]
-    accepted = [True] * len(guides)
+    standing = list(tokens)
+    moving: list[Matcher | None] = []
+    for place, (guide, token) in enumerate(zip(guides, tokens)):
+        if guide.affords(token):
+            moving.append(guide.matcher)
+        else:
+            standing[place], moves = guide.weigh(token)
+            moving.append(guide.matcher if moves else None)
     for kind, places in _kinds(moving).items():
-        moves = kind.accept_many([moving[place] for place in places], [tokens[place] for place in places])
-        for place, stands in zip(places, moves):
-            accepted[place] = stands
-    return [guide.settle(token, stands) for guide, token, stands in zip(guides, tokens, accepted)]
+        if kind is None:
+            continue
+        accepted = kind.accept_many([moving[place] for place in places], [standing[place] for place in places])
+        if not all(accepted):
+            for place, stands in zip(places, accepted):
+                if not stands:
+                    guides[place].failure = BROKEN
+    return standing
 
 
 def _kinds(matchers: Sequence[Matcher | None]) -> dict[Any, list[int]]:
-    """Places of the matchers of each engine's class."""
-    found: dict[Any, list[int]] = {}
-    for place, matcher in enumerate(matchers):
-        if matcher is not None:
-            found.setdefault(type(matcher), []).append(place)
-    return found
+    """Places of the matchers of each engine's class; of those that are missing, under None."""
+    kinds: list[Any] = [None if matcher is None else type(matcher) for matcher in matchers]
+    return {kind: [place for place, each in enumerate(kinds) if each is kind] for kind in set(kinds)}

@@ -1,5 +1,6 @@
 """The vocabulary as grammar engines and the search for short endings need it."""
 
+from array import array
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -7,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.base.wire import Vocabulary
+from octavo.grammar.growth import move_table
 
 
 class VocabularyTable:
@@ -50,6 +52,11 @@ class VocabularyTable:
     def lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of each token."""
         return np.array([len(text) for text in self.tokens], dtype=np.int64)
+
+    @cached_property
+    def moves(self) -> "list[array[int]]":
+        """What each token does to a JSON text, by the place where it comes: see grammar/growth.py."""
+        return move_table(self.tokens)
 
     @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
