@@ -17,8 +17,9 @@ from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabula
 from octavo.engine.seat import Review
 from octavo.grammar import together
 from octavo.grammar.base import Words
+from octavo.grammar.closing import Compiled
 from octavo.grammar.compiler import Compiler
-from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
 from octavo.sched.finish import refused
@@ -222,12 +223,12 @@ class ConstrainedSeat:
 
     def review(self, plan: StepPlan, result: StepResult) -> Review | None:
         found = self._sampled.pop(plan.step, None)
-        if found is None:
+        if found is None or self._compiler is None:
             return None
         guides = self._guides
         found = [each for each in found if guides.get(each[1].id) is each[1].guide]  # others ended meanwhile
         tokens = [result.tokens[place] for place, _ in found]
-        standing = together.take([rider.guide for _, rider in found], tokens)
+        standing = together.take([rider.guide for _, rider in found], tokens, self._compiler.table)
         failed = {
             rider.id: UserError(f"structured output: {rider.guide.failure}", param=rider.guide.param)
             for _, rider in found

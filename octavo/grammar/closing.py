@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
+from msgspec import Struct
 
-from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
+from octavo.grammar.base import Backend, Form, Grammar, Matcher, Refused, Words
 from octavo.grammar.growth import FAR, costs_of_any, costs_of_json
 from octavo.grammar.rests import Rests, allowed, whole_rests
 from octavo.grammar.vocabulary import VocabularyTable
@@ -19,7 +20,8 @@ from octavo.grammar.vocabulary import VocabularyTable
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
 QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
-OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"false", b"null", b"[", b"{", b"-", b".", b"a", b" ")
+WITHIN = (b"\x80", b"\x90", b"\xa0")  # bytes of which one goes on within any character of several
+OPENERS = (*WITHIN, b":", b",", b'"', b"0", b"1", b"true", b"false", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 128
 PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
@@ -103,16 +105,17 @@ class Closer:
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
-    def resume(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+    def resume(self, matcher: Matcher, last: list[int], limit: int, row: "Words | None" = None) -> list[int] | None:
         """A way of at most `limit` tokens that is the rest of a known one: the `last`, or that from the beginning.
 
-        Texts of one form end alike, so this spares most searches.
+        Texts of one form end alike, so this spares most searches. `row`: the mask, where it is known.
         """
         if matcher.is_accepting:
             return []
         if len(last) <= limit and matcher.closes(last):  # within a string it stays the same
             return last
-        row = self._mask(matcher)
+        if row is None:
+            row = self._mask(matcher)
         if row is None or limit < 1:
             return None
         rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
@@ -240,11 +243,22 @@ class Closer:
         return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path
 
 
+class Compiled(Struct, frozen=True):
+    """What all requests with one constraint share. `opening`: a short whole text; None if none was found."""
+
+    grammar: Grammar
+    closer: Closer
+    opening: list[int] | None
+    num_bytes: int
+
+
 class _Moves:
     """Texts as token runs, in order of preference; those that close something or add a member count as steps on."""
 
     def __init__(self, vocabulary: VocabularyTable, texts: Sequence[bytes]) -> None:
-        runs = [(vocabulary.greedy(text), text in CLOSERS or text[:1] == b"," != text) for text in texts]
+        runs = [
+            (vocabulary.greedy(text), text in CLOSERS or text in WITHIN or text[:1] == b"," != text) for text in texts
+        ]
         self._runs = [(run, counts) for run, counts in runs if run]
         self._first = np.array([run[0] for run, _ in self._runs], dtype=np.int64)
 

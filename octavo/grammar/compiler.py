@@ -11,9 +11,8 @@ from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
 from octavo.grammar.cache import ByteCache
 from octavo.grammar.child import MEMORY_BYTES, Child
-from octavo.grammar.closing import Closer
+from octavo.grammar.closing import Closer, Compiled
 from octavo.grammar.frames import PATIENCE_S, Setup, Verdict
-from octavo.grammar.guide import Compiled
 from octavo.grammar.registry import BACKENDS, choices
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable

@@ -8,11 +8,12 @@ an output that ends by length is whole. Far from the limit the list is not kept:
 how much is to spare.
 """
 
-from msgspec import Struct
+import numpy as np
 
-from octavo.grammar.base import Grammar, Matcher, Words
-from octavo.grammar.closing import PATIENT, Closer
+from octavo.grammar.base import Matcher, Words
+from octavo.grammar.closing import PATIENT, Compiled
 from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
+from octavo.grammar.preface import Preface
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
@@ -20,15 +21,6 @@ GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
 STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
 ENDLESS = 1 << 40  # tokens to spare, without a budget
-
-
-class Compiled(Struct, frozen=True):
-    """What all requests with one constraint share. `opening`: a short whole text; None if none was found."""
-
-    grammar: Grammar
-    closer: Closer
-    opening: list[int] | None
-    num_bytes: int
 
 
 class Guide:
@@ -45,10 +37,8 @@ class Guide:
         self._matcher: Matcher = compiled.grammar.matcher()
         self._ends = ends
         self._limit = self._left = limit
-        self._markers = [text.encode() for text in spec.after]
-        self._marker_ids = {vocabulary.by_name.get(marker, -1) for marker in self._markers} - {-1}
+        self._preface = Preface(vocabulary, spec.after)
         self._free = bool(spec.after)
-        self._tail = b""
         self._costs = compiled.closer.costs
         self._moves = vocabulary.moves
         self._place, self._depth = START, 0  # in the text, as far as it is JSON, and brackets that are open
@@ -56,7 +46,9 @@ class Guide:
         self._last_way = compiled.opening or []  # to the end, from where it was last looked for
         self._lost = 0  # times in a row that no end was found when one was looked for
         self._spare = ENDLESS
-        self._short: tuple[int, int, int] | None = None  # of a token that may have no room: cost, place, depth before
+        # Of a token that there may be no room for: its cost, the numbers before it, and the matcher behind it.
+        self._short, self._before = 0, (START, 0)
+        self.beyond = self._matcher
         if spec.finish_within_budget:
             self._plan = self._opening()
             self._schedule(limit)
@@ -108,13 +100,15 @@ class Guide:
                 self.failure = STUCK
             may_end = empty or (whole and not early)
         if may_end:
-            for token in self._ends:
-                bit = 1 << (token & 31)
-                row[token >> 5] |= bit if bit < 1 << 31 else -(1 << 31)
+            self._vocabulary.allow(row, self._ends)
 
     def take(self, token: int) -> int:
         """The token that stands in place of `token`; most often itself. May set `failure`."""
-        stands, moves = (token, True) if self.affords(token) else self.weigh(token)
+        verdict = (token, True) if self.affords(token) else self.weigh(token)
+        if verdict is None:
+            row = np.empty(self._vocabulary.words, dtype=np.int32)
+            return self.search(token, row if self.beyond.fill(row) else None)
+        stands, moves = verdict
         if moves and not self._matcher.accept(stands):
             self.failure = BROKEN
         return stands
@@ -139,39 +133,67 @@ class Guide:
         if self._spare < 0:  # the end is never further off than this
             self._spare = max(self._spare, self._left - (self._depth + 1) * costs.bracket - costs.rest)
             if self._spare < 0:
-                self._short = cost, place, depth
+                self._short, self._before = cost, (place, depth)
                 return False
         if self._plan is not None:
             self._keep(token)
         return True
 
-    def weigh(self, token: int) -> tuple[int, bool]:
-        """The second part: the token that stands, and whether the matcher has still to move by it."""
-        if self._short is None:
+    def weigh(self, token: int) -> tuple[int, bool] | None:
+        """The second part: the token that stands, and whether the matcher has still to move by it. None: `search` is to
+        tell, given the mask of what is `beyond` the token."""
+        if not self._short:
             if self.failure is not None or token < 0 or (token in self._ends and self.is_whole):
                 self._left -= 1
                 return token, False
-            if not self._free and self._books(token):  # an end of sequence that is a token like others to it
+            if self._free:
+                return self._weigh_free(token), False
+            if self._books(token):  # an end of sequence that is a token like others to it
                 return token, True
-        if self._short is not None:
-            short, self._short = self._short, None
-            return self._look(token, *short)
+        cost, self._short = self._short, 0
+        return self._look(token, cost)
+
+    def search(self, token: int, row: "Words | None") -> int:
+        """The third part: the token that stands. `row`: the mask behind it; None if there is none."""
+        matcher, self._matcher = self._matcher, self.beyond
+        if row is not None and self._closes(row):
+            return token
+        if self._plan is None:  # no end was found: look again behind the next token
+            self._schedule(self._left)
+            return token
+        self._matcher, (self._place, self._depth) = matcher, self._before
+        return self._stand_in()
+
+    def _weigh_free(self, token: int) -> int:
         self._left -= 1
         self._spare -= 1
-        if self._spare < 0:
-            return self._look(token, 1, self._place, self._depth)
-        self._keep(token)
-        return self._go(token), False
+        if self._spare < 0 and self._plan is None:  # it was let go while there was room to spare
+            self._plan = self._opening()
+            self._schedule(self._left + 1)
+            self._spare -= 1
+        if self._spare >= 0:
+            self._keep(token)
+            if not self._read(token):
+                self.failure = BROKEN
+            return token
+        tail, matcher = self._preface.tail, self._matcher.copy()
+        if self._read(token) and (self._follows(token) or self._closes()):
+            return token
+        if self._plan is None:
+            self._schedule(self._left)
+            return token
+        self._free, self._preface.tail, self._matcher = True, tail, matcher
+        self._place, self._depth = START, 0
+        return self._stand_in()
 
     def _keep(self, token: int) -> None:
         """There is room for the token: a plan is kept only as long as it is followed."""
         if self._plan is not None:
             self._plan = self._plan[1:] if self._plan[:1] == [token] else None
 
-    def _look(self, token: int, cost: int, place: int, depth: int) -> tuple[int, bool]:
-        """As `weigh`, of a token that there may be no room for: look for an end behind it. `cost`: of the token;
-        `place`, `depth`: before it."""
-        if not self._free and (self._follows(token) or self._stays(token)):
+    def _look(self, token: int, cost: int) -> tuple[int, bool] | None:
+        """As `weigh`, of a token that there may be no room for."""
+        if self._follows(token) or self._stays(token):
             return token, True
         if self._plan is None:  # it was let go while there was room to spare
             self._plan = self._way(self._left + 1, PATIENT if self._lost else 1)
@@ -179,33 +201,26 @@ class Guide:
             self._spare -= cost
             if self._spare >= 0:
                 self._keep(token)
-                return (self._go(token), False) if self._free else (token, True)
-        before = self._free, self._tail, self._matcher
-        self._matcher = self._matcher.copy()
-        if self._move(token) and (self._follows(token) or self._closes()):
-            return token, False
-        if self._plan is None:  # no end was found: look again behind the next token
-            self._schedule(self._left)
-            return token, False
-        self._free, self._tail, self._matcher = before
-        self._place, self._depth = place, depth
-        return self._stand_in(), False
-
-    def _go(self, token: int) -> int:
-        """The token stands."""
-        if not self._move(token):
-            self.failure = BROKEN
-        return token
+                return token, True
+            if self._follows(token):
+                return token, True
+        self.beyond = self._matcher.copy()
+        return None if self.beyond.accept(token) else (self.search(token, None), False)
 
     def _stand_in(self) -> int:
         """The first token of the plan; at the end of it, the end of the sequence."""
         if not self._plan:
             return min(self._ends, default=-1)
         token, self._plan = self._plan[0], self._plan[1:]
-        if not self._free:
+        if self._free:
+            stands = self._read(token)
+        else:
             self._walk(token)
+            stands = self._matcher.accept(token)
+        if not stands:
+            self.failure = BROKEN
         self._schedule(self._left)
-        return self._go(token)
+        return token
 
     def _walk(self, token: int) -> None:
         move = self._moves[self._place][token]
@@ -230,24 +245,24 @@ class Guide:
         self._schedule(self._left)
         return True
 
-    def _closes(self) -> bool:
+    def _closes(self, row: "Words | None" = None) -> bool:
         """Find a plan for where the token has led. The old plan stays if there is none short enough."""
         old, left = self._plan, self._left
         if self._free or old is None or len(old) > left or not self._matcher.closes(old):
-            found = self._way(left, 0 if old is not None else PATIENT)
+            found = self._way(left, 0 if old is not None else PATIENT, row)
             if found is None or len(found) > left:
                 return False
             self._plan = found
         self._schedule(left)
         return True
 
-    def _way(self, left: int, patience: int) -> list[int] | None:
+    def _way(self, left: int, patience: int, row: "Words | None" = None) -> list[int] | None:
         """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
         without one the output may end unfinished."""
         if self._free:
             return self._opening()
         closer = self._compiled.closer
-        found = closer.resume(self._matcher, self._last_way, left)
+        found = closer.resume(self._matcher, self._last_way, left, row)
         if found is None and patience:
             found = closer.close(self._matcher, left, patience)
         if found:
@@ -267,35 +282,19 @@ class Guide:
         opening = self._compiled.opening
         if opening is None or not self._free:
             return opening
-        marker = self._markers[0]
-        known = self._vocabulary.by_name.get(marker)
-        tokens = [known] if known is not None else self._vocabulary.greedy(marker)
-        return None if tokens is None else tokens + opening
+        marker = self._preface.marker()
+        return None if marker is None else marker + opening
 
-    def _move(self, token: int) -> bool:
-        if not self._free:
-            return self._matcher.accept(token)
-        if token in self._marker_ids:
-            self._free = False
+    def _read(self, token: int) -> bool:
+        """Go on by a token of the free text; what stands behind a marker within it, but whitespace, is the
+        constraint's."""
+        rest = self._preface.read(token)
+        if rest is None:
             return True
-        text = self._vocabulary.tokens[token]
-        known = self._tail + text
-        for marker in self._markers:
-            place = known.find(marker)
-            if place >= 0 and place + len(marker) > len(self._tail):
-                self._free = False
-                return self._enter(known[place + len(marker) :])
-        longest = max(map(len, self._markers))
-        self._tail = known[-(longest - 1) :] if longest > 1 else b""
-        return True
-
-    def _enter(self, rest: bytes) -> bool:
-        """What stands behind the marker within its last token; whitespace is let pass."""
-        if not rest.strip():
-            return True
-        tokens = self._vocabulary.greedy(rest)
+        self._free = False
+        tokens = self._vocabulary.greedy(rest) if rest.strip() else []
         if tokens is None:
             return False
-        for token in tokens:
-            self._walk(token)
+        for each in tokens:
+            self._walk(each)
         return self._matcher.push(tokens)

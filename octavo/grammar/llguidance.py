@@ -15,8 +15,9 @@ from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
-MAX_THREADS = 8
-ALONE = 16  # that one thread has done sooner than several would begin
+MAX_THREADS = 16
+THREADS = min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+ALONE = max(4, 32 // THREADS)  # that one thread has done sooner than several would begin
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(
@@ -30,7 +31,7 @@ LIMITS = LLParserLimits(
 
 @cache
 def _threads() -> LLExecutor:
-    return LLExecutor(num_threads=min(MAX_THREADS, os.cpu_count() or 1))
+    return LLExecutor(num_threads=THREADS)
 
 
 class _Source:

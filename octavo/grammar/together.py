@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.guide import BROKEN, Guide
 from octavo.grammar.vocabulary import VocabularyTable
@@ -23,16 +25,23 @@ def fill(guides: Sequence[Guide], masks: Words, vocabulary: VocabularyTable) -> 
         guides[place].let_end(masks[place], filled)
 
 
-def take(guides: Sequence[Guide], tokens: Sequence[int]) -> list[int]:
+def take(guides: Sequence[Guide], tokens: Sequence[int], vocabulary: VocabularyTable) -> list[int]:
     """The tokens that stand in place of the sampled `tokens`. Guides may fail."""
     standing = list(tokens)
     moving: list[Matcher | None] = []
+    unsure: list[int] = []
     for place, (guide, token) in enumerate(zip(guides, tokens)):
-        if guide.affords(token):
-            moving.append(guide.matcher)
-        else:
-            standing[place], moves = guide.weigh(token)
-            moving.append(guide.matcher if moves else None)
+        verdict = (token, True) if guide.affords(token) else guide.weigh(token)
+        if verdict is None:
+            unsure.append(place)
+            moving.append(None)
+            continue
+        standing[place], moves = verdict
+        moving.append(guide.matcher if moves else None)
+    if unsure:
+        rows = _masks_beyond([guides[place] for place in unsure], vocabulary.words)
+        for place, row in zip(unsure, rows):
+            standing[place] = guides[place].search(tokens[place], row)
     for kind, places in _kinds(moving).items():
         if kind is None:
             continue
@@ -42,6 +51,18 @@ def take(guides: Sequence[Guide], tokens: Sequence[int]) -> list[int]:
                 if not stands:
                     guides[place].failure = BROKEN
     return standing
+
+
+def _masks_beyond(guides: Sequence[Guide], words: int) -> "list[Words | None]":
+    """Masks behind tokens that there may be no room for; None where the engine gave up."""
+    masks = np.empty((len(guides), words), dtype=np.int32)
+    rows: list[Words | None] = list(masks)
+    beyond = [guide.beyond for guide in guides]
+    for kind, places in _kinds(beyond).items():
+        for place, filled in kind.fill_many([beyond[place] for place in places], masks, places).items():
+            if not filled:
+                rows[place] = None
+    return rows
 
 
 def _kinds(matchers: Sequence[Matcher | None]) -> dict[Any, list[int]]:

@@ -1,7 +1,7 @@
 """The vocabulary as grammar engines and the search for short endings need it."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -70,6 +70,13 @@ class VocabularyTable:
         """Take the ends of sequence out of masks. masks: [..., words]."""
         for token in self.ends:
             masks[..., token >> 5] &= np.int32(0x7FFFFFFF if token & 31 == 31 else ~(1 << (token & 31)))
+
+    @staticmethod
+    def allow(row: npt.NDArray[np.int32], tokens: Iterable[int]) -> None:
+        """Add tokens to a mask."""
+        for token in tokens:
+            bit = 1 << (token & 31)
+            row[token >> 5] |= bit if bit < 1 << 31 else -(1 << 31)
 
     @cached_property
     def _longest(self) -> int:
