@@ -1,6 +1,5 @@
 """The llguidance engine: JSON schema, regular expressions, Lark. Masks are filled without the interpreter's lock."""
 
-import os
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -13,11 +12,11 @@ from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
+from octavo.platform.limits import core_limit
 
 MAX_MESSAGE = 300
 MAX_THREADS = 16
-THREADS = min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-ALONE = max(4, 32 // THREADS)  # that one thread has done sooner than several would begin
+ALONE = 48  # matchers, times the threads, that one of them has done sooner than all would begin
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(
@@ -30,8 +29,13 @@ LIMITS = LLParserLimits(
 
 
 @cache
+def _cores() -> int:
+    return min(MAX_THREADS, core_limit())
+
+
+@cache
 def _threads() -> LLExecutor:
-    return LLExecutor(num_threads=THREADS)
+    return LLExecutor(num_threads=_cores())
 
 
 class _Source:
@@ -134,7 +138,7 @@ class LLState:
     @staticmethod
     def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> dict[int, bool]:
         address, size = _address(masks), masks.strides[0]
-        if len(matchers) <= ALONE:
+        if len(matchers) * _cores() <= ALONE:
             for matcher, place in zip(matchers, places):
                 matcher._matcher.unsafe_compute_mask_ptr(address + place * size, size)
         else:
@@ -147,7 +151,7 @@ class LLState:
 
     @staticmethod
     def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:
-        if len(matchers) <= ALONE:
+        if len(matchers) * _cores() <= 2 * ALONE:  # it takes less than a mask
             return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
         pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
         return list(_threads().consume_token_par(pairs))
