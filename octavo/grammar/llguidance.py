@@ -1,5 +1,6 @@
 """The llguidance engine: JSON schema, regular expressions, Lark. Masks are filled without the interpreter's lock."""
 
+import os
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -12,7 +13,6 @@ from octavo.base.errors import UserError
 from octavo.grammar import lark
 from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
-from octavo.platform.limits import core_limit
 
 MAX_MESSAGE = 300
 MAX_THREADS = 16
@@ -30,7 +30,8 @@ LIMITS = LLParserLimits(
 
 @cache
 def _cores() -> int:
-    return min(MAX_THREADS, core_limit())
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(MAX_THREADS, found or 1)
 
 
 @cache
