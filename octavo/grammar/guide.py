@@ -46,9 +46,9 @@ class Guide:
         self._last_way = compiled.opening or []  # to the end, from where it was last looked for
         self._lost = 0  # times in a row that no end was found when one was looked for
         self._spare = ENDLESS
-        # Of a token that there may be no room for: its cost, the numbers before it, and the matcher behind it.
-        self._short, self._before = 0, (START, 0)
-        self.beyond = self._matcher
+        self._short, self._before = 0, (START, 0)  # of a token that may have no room: its cost, the numbers before it
+        self.beyond = self._matcher  # behind such a token
+        self.seen: tuple[Words, int] | None = None  # masks and the place in them of the one that was filled last
         if spec.finish_within_budget:
             self._plan = self._opening()
             self._schedule(limit)
@@ -196,7 +196,8 @@ class Guide:
         if self._follows(token) or self._stays(token):
             return token, True
         if self._plan is None:  # it was let go while there was room to spare
-            self._plan = self._way(self._left + 1, PATIENT if self._lost else 1)
+            row = self.seen and self.seen[0][self.seen[1]]
+            self._plan = self._way(self._left + 1, PATIENT if self._lost else 1, row)
             self._schedule(self._left + 1)
             self._spare -= cost
             if self._spare >= 0:
@@ -265,8 +266,7 @@ class Guide:
         found = closer.resume(self._matcher, self._last_way, left, row)
         if found is None and patience:
             found = closer.close(self._matcher, left, patience)
-        if found:
-            self._last_way = found
+        self._last_way = found or self._last_way
         return found
 
     def _schedule(self, left: int) -> None:

@@ -12,7 +12,10 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 def fill(guides: Sequence[Guide], masks: Words, vocabulary: VocabularyTable) -> None:
     """Write the masks of the guides' next tokens. masks: [num_guides, words], int32."""
-    matchers = [guide.matcher for guide in guides]
+    matchers = []
+    for place, guide in enumerate(guides):
+        guide.seen = masks, place
+        matchers.append(guide.matcher)
     doubtful: dict[int, bool] = {}
     for kind, places in _kinds(matchers).items():
         if kind is None:
