@@ -81,7 +81,7 @@ class Guide:
             row[:] = self._vocabulary.free_mask
         else:
             filled = self._matcher.fill(row)
-        self._vocabulary.clear_ends(row)
+        self._vocabulary.clear_ends(row[None])
         self.let_end(row, filled)
 
     def let_end(self, row: Words, filled: bool) -> None:

@@ -6,7 +6,6 @@ from functools import cache, cached_property
 from typing import Any
 
 import msgspec
-import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.base.errors import UserError
@@ -146,9 +145,12 @@ class LLState:
             pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
             _threads().unsafe_compute_mask_ptr(pairs, address, size, len(masks))
         # The library sets the end of sequence where the text may end, where nothing may follow, and where it gave up.
-        end = matchers[0]._end
-        ending = np.flatnonzero(masks[places, end >> 5] >> (end & 31) & 1).tolist()
-        return {places[index]: not matchers[index]._matcher.is_error() for index in ending}
+        word, bit, words = matchers[0]._end >> 5, matchers[0]._end & 31, masks.data
+        return {
+            place: not matcher._matcher.is_error()
+            for matcher, place in zip(matchers, places)
+            if words[place, word] >> bit & 1
+        }
 
     @staticmethod
     def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:

@@ -68,7 +68,9 @@ def _masks_beyond(guides: Sequence[Guide], words: int) -> "list[Words | None]":
     return rows
 
 
-def _kinds(matchers: Sequence[Matcher | None]) -> dict[Any, list[int]]:
+def _kinds(matchers: Sequence[Matcher | None]) -> dict[Any, Sequence[int]]:
     """Places of the matchers of each engine's class; of those that are missing, under None."""
     kinds: list[Any] = [None if matcher is None else type(matcher) for matcher in matchers]
+    if kinds and kinds.count(kinds[0]) == len(kinds):
+        return {kinds[0]: range(len(kinds))}
     return {kind: [place for place, each in enumerate(kinds) if each is kind] for kind in set(kinds)}
