@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -15,8 +16,10 @@ from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
 from octavo.grammar import together
+from octavo.grammar.base import Words
+from octavo.grammar.closing import Compiled
 from octavo.grammar.compiler import Compiler
-from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
 from octavo.sched.finish import refused
@@ -25,6 +28,7 @@ log = logging.getLogger(__name__)
 
 FLOOR = -9999.0  # log-probability of a token that the model did not choose
 MAX_STEPS = 16  # more than are ever in flight
+BUFFERS = 3  # of masks: more than are being read at once
 PARAM = "structured_outputs"
 
 
@@ -40,6 +44,17 @@ class _Held:
         self.since = time.perf_counter()
 
 
+class _Rider:
+    """A request on a row of the device."""
+
+    __slots__ = ("guide", "id", "rides")
+
+    def __init__(self, id: str, guide: Guide) -> None:
+        self.id = id
+        self.guide = guide
+        self.rides = True  # until a token of its does not hold, which steps in flight build on
+
+
 class ConstrainedSeat:
     """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait."""
 
@@ -51,9 +66,9 @@ class ConstrainedSeat:
         self._cold = True
         self._held: dict[str, _Held] = {}
         self._guides: dict[str, Guide] = {}
-        self._rows: dict[int, tuple[str, Guide]] = {}  # rows of the device that have a guide
-        self._sampled: dict[int, list[tuple[int, str, Guide]]] = {}  # step -> (place in sample, id, guide)
-        self._torn: set[str] = set()  # ids whose steps in flight built on a token that does not hold
+        self._rows: dict[int, _Rider] = {}  # of the device, as far as they have a guide
+        self._sampled: dict[int, list[tuple[int, _Rider]]] = {}  # step -> places in its sample
+        self._masks: deque[Words] = deque(maxlen=BUFFERS)  # the one that was used last is at the end
         self.figures: dict[str, float] = {}  # empty until a constraint comes: it goes out with every step
 
     @property
@@ -174,16 +189,15 @@ class ConstrainedSeat:
             return {}
         for added in plan.added:
             guide = self._guides.get(added.id)
-            self._torn.discard(added.id)
             if guide is not None:
-                rows[added.row] = added.id, guide
+                rows[added.row] = _Rider(added.id, guide)
             else:
                 rows.pop(added.row, None)
-        guided = ((place, rows.get(plan.rows[index])) for place, index in enumerate(plan.sample))
+        on, guides = plan.rows, self._guides
         found = [
-            (place, *known)
-            for place, known in guided
-            if known is not None and known[0] not in self._torn and self._guides.get(known[0]) is known[1]
+            (place, rider)
+            for place, index in enumerate(plan.sample)
+            if (rider := rows.get(on[index])) is not None and rider.rides and guides.get(rider.id) is rider.guide
         ]
         if not found:
             return {}
@@ -191,34 +205,46 @@ class ConstrainedSeat:
         if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
             del self._sampled[min(self._sampled)]
         assert self._compiler is not None
-        masks = np.empty((len(found), -(-self._vocab_size // 32)), dtype=np.int32)
+        masks = self._buffer(len(found))
         begin = time.perf_counter()
-        together.fill([guide for _, _, guide in found], masks, self._compiler.table)
+        together.fill([rider.guide for _, rider in found], masks, self._compiler.table)
         self._count("grammar_mask_seconds", time.perf_counter() - begin)
-        return {RIDER: (np.array([place for place, _, _ in found], dtype=np.int32), masks)}
+        return {RIDER: (np.array([place for place, _ in found], dtype=np.int32), masks)}
+
+    def _buffer(self, count: int) -> Words:
+        """Rows for masks, in memory that was used before, and read: a step's masks are filled when the results of
+        those before it are there."""
+        if len(self._masks) == BUFFERS and len(self._masks[0]) >= count:
+            self._masks.rotate(-1)
+        else:
+            rows = 1 << (count - 1).bit_length()
+            self._masks.append(np.empty((rows, -(-self._vocab_size // 32)), dtype=np.int32))
+        return self._masks[-1][:count]
 
     def review(self, plan: StepPlan, result: StepResult) -> Review | None:
         found = self._sampled.pop(plan.step, None)
-        if found is None:
+        if found is None or self._compiler is None:
+            return None
+        guides = self._guides
+        found = [each for each in found if guides.get(each[1].id) is each[1].guide]  # others ended meanwhile
+        tokens = [result.tokens[place] for place, _ in found]
+        standing = together.take([rider.guide for _, rider in found], tokens, self._compiler.table)
+        failed = {
+            rider.id: UserError(f"structured output: {rider.guide.failure}", param=rider.guide.param)
+            for _, rider in found
+            if rider.guide.failure is not None
+        }
+        if standing == tokens and not failed:
             return None
         altered: dict[str, tuple[int, int]] = {}
-        failed: dict[str, UserError] = {}
-        found = [each for each in found if self._guides.get(each[1]) is each[2]]  # others ended meanwhile
-        tokens = [result.tokens[place] for place, _, _ in found]
-        standing = together.take([guide for _, _, guide in found], tokens)
-        for (place, id, guide), sampled, stands in zip(found, tokens, standing):
-            if guide.failure is not None:
-                failed[id] = UserError(f"structured output: {guide.failure}", param=guide.param)
-            elif stands != sampled:
-                altered[id] = place, stands
-                self._torn.add(id)
-        if not altered and not failed:
-            return None
+        for (place, rider), sampled, stands in zip(found, tokens, standing):
+            if stands != sampled and rider.id not in failed:
+                altered[rider.id] = place, stands
+                rider.rides = False
         return Review(_altered(result, list(altered.values())), list(altered), failed)
 
     def ended(self, id: str) -> None:
         self._guides.pop(id, None)
-        self._torn.discard(id)
 
     def shutdown(self) -> None:
         if self._compiler is not None:

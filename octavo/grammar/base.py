@@ -69,8 +69,11 @@ class Matcher(Protocol):
         ...
 
     @staticmethod
-    def fill_many(matchers: Sequence[Any], masks: Words, places: Sequence[int]) -> list[bool]:
-        """`fill` of many of a class, each into the row of `masks` at its place; on several threads where that pays."""
+    def fill_many(matchers: Sequence[Any], masks: Words, places: Sequence[int]) -> dict[int, bool]:
+        """`fill` of many of a class, each into the row of `masks` at its place; on several threads where that pays.
+
+        Gives what `fill` says for at least those places where the text may end or no token may come.
+        """
         ...
 
     @staticmethod

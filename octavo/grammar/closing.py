@@ -10,15 +10,18 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
+from msgspec import Struct
 
-from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
+from octavo.grammar.base import Backend, Form, Grammar, Matcher, Refused, Words
+from octavo.grammar.growth import FAR, costs_of_any, costs_of_json
 from octavo.grammar.rests import Rests, allowed, whole_rests
 from octavo.grammar.vocabulary import VocabularyTable
 
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
 QUOTES = (b'"}', b'"]', b'"')
 FILLERS = (b"a", b"0", b"A", b"-")
-OPENERS = (b":", b",", b'"', b"0", b"1", b"true", b"false", b"null", b"[", b"{", b"-", b".", b"a", b" ")
+WITHIN = (b"\x80", b"\x90", b"\xa0")  # bytes of which one goes on within any character of several
+OPENERS = (*WITHIN, b":", b",", b'"', b"0", b"1", b"true", b"false", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 128
 PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
@@ -28,19 +31,16 @@ SET = 8  # bytes from which a string that stands in a hint is taken for one of a
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
-FAR = 1 << 20
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
-NUDGE, STEP = 4, 4  # at least; see Closer. Four is what false needs behind its f, and \u its digits
+NUDGE, STEP = 4, 4  # at least. Four is what false needs behind its f, and \u its digits
 BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are not made for it
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
 
 class Closer:
-    """The search, for one grammar.
+    """The search, for one grammar. `costs`: what tokens use up of the room for it.
 
-    Tokens by which one token can put the end further off, about: `step` of one that begins a value or a member, `word`
-    of one that begins a string, `nudge` of any other. `longest`: bytes of the longest text that the grammar holds word
-    for word.
+    `longest`: bytes of the longest text that the grammar holds word for word.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class Closer:
         opening: Sequence[int] | None = None,
     ) -> None:
         """`opening`: a whole text from the beginning."""
-        self.is_json = is_json
         self._vocabulary = vocabulary
         self._opening = Rests(vocabulary, opening or ())
         self._whole = _tokens(vocabulary, hints[:1])
@@ -65,19 +64,18 @@ class Closer:
         brackets = _tokens(vocabulary, (b"}", b"]"))
         self._letter = np.array([tokens[0] for tokens in _tokens(vocabulary, (b"a",))], dtype=np.int64)
         self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
-        whole = (hints[0], b"," + hints[0]) if hints else ()
-        lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in whole])]
+        first = (hints[0], b"," + hints[0]) if hints else ()
+        lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in first])]
         strings = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if _is_string(hint)])]
-        self.word = max([NUDGE, *strings])
-        # Within a set form a turn can cost about half of it: an offset in place of a Z.
-        self.nudge = max(NUDGE, longest // BYTES_A_TOKEN, self.word // 2)
-        self._instance = max([STEP, self.word, *lengths, *map(len, self._whole)])
-        self.step = max([STEP, self.word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
-
-    def furthest(self, depth: int) -> int:
-        """Tokens that the end is away at most, about, with `depth` brackets open: each is left by no more than a whole
-        short instance takes. Of other forms than JSON nothing is known."""
-        return (depth + 1) * self._instance + self.word + self.nudge if self.is_json else FAR
+        # Tokens by which one can put the end further off, about: one that begins a string, one that begins a value or a
+        # member, and any other. Within a set form a turn can cost about half of it: an offset in place of a Z.
+        word = max([NUDGE, *strings])
+        nudge = max(NUDGE, longest // BYTES_A_TOKEN, word // 2)
+        step = max([STEP, word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
+        instance = max([STEP, word, *lengths, *map(len, self._whole)])
+        self.costs = costs_of_any(max(step, len(opening or ())))
+        if is_json:
+            self.costs = costs_of_json(nudge, step, word, step, instance)
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
@@ -107,16 +105,17 @@ class Closer:
             best = min((way for way in (best, found) if way is not None), key=len, default=None)
         return best
 
-    def resume(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+    def resume(self, matcher: Matcher, last: list[int], limit: int, row: "Words | None" = None) -> list[int] | None:
         """A way of at most `limit` tokens that is the rest of a known one: the `last`, or that from the beginning.
 
-        Texts of one form end alike, so this spares most searches.
+        Texts of one form end alike, so this spares most searches. `row`: the mask, where it is known.
         """
         if matcher.is_accepting:
             return []
         if len(last) <= limit and matcher.closes(last):  # within a string it stays the same
             return last
-        row = self._mask(matcher)
+        if row is None:
+            row = self._mask(matcher)
         if row is None or limit < 1:
             return None
         rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
@@ -244,11 +243,22 @@ class Closer:
         return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path
 
 
+class Compiled(Struct, frozen=True):
+    """What all requests with one constraint share. `opening`: a short whole text; None if none was found."""
+
+    grammar: Grammar
+    closer: Closer
+    opening: list[int] | None
+    num_bytes: int
+
+
 class _Moves:
     """Texts as token runs, in order of preference; those that close something or add a member count as steps on."""
 
     def __init__(self, vocabulary: VocabularyTable, texts: Sequence[bytes]) -> None:
-        runs = [(vocabulary.greedy(text), text in CLOSERS or text[:1] == b"," != text) for text in texts]
+        runs = [
+            (vocabulary.greedy(text), text in CLOSERS or text in WITHIN or text[:1] == b"," != text) for text in texts
+        ]
         self._runs = [(run, counts) for run, counts in runs if run]
         self._first = np.array([run[0] for run, _ in self._runs], dtype=np.int64)
 

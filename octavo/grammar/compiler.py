@@ -11,9 +11,8 @@ from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
 from octavo.grammar.cache import ByteCache
 from octavo.grammar.child import MEMORY_BYTES, Child
-from octavo.grammar.closing import Closer
+from octavo.grammar.closing import Closer, Compiled
 from octavo.grammar.frames import PATIENCE_S, Setup, Verdict
-from octavo.grammar.guide import Compiled
 from octavo.grammar.registry import BACKENDS, choices
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
@@ -56,7 +55,7 @@ class Compiler:
             self._later.start()
 
     def _warm(self, name: str) -> None:
-        _ = self.table.by_bytes, self.table.single
+        _ = self.table.by_bytes, self.table.single, self.table.moves
         self._backend(name).compile(Form("regex", "a"))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":

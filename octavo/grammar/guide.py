@@ -8,31 +8,23 @@ an output that ends by length is whole. Far from the limit the list is not kept:
 how much is to spare.
 """
 
-from msgspec import Struct
+import numpy as np
 
-from octavo.grammar.base import Grammar, Matcher, Words
-from octavo.grammar.closing import PATIENT, Closer
+from octavo.grammar.base import Matcher, Words
+from octavo.grammar.closing import PATIENT, Compiled
+from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
+from octavo.grammar.preface import Preface
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
 STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
-QUOTE, BACKSLASH, COMMA, NEXT, SPACE = ord('"'), ord("\\"), ord(","), b"{,", b" \n\r\t"
-OPENING, CLOSING = b"{[", b"}]"
-
-
-class Compiled(Struct, frozen=True):
-    """What all requests with one constraint share. `opening`: a short whole text; None if none was found."""
-
-    grammar: Grammar
-    closer: Closer
-    opening: list[int] | None
-    num_bytes: int
+ENDLESS = 1 << 40  # tokens to spare, without a budget
 
 
 class Guide:
-    """Call `fill` before each token and `take` with what was sampled."""
+    """For many at once see grammar/together.py; one alone is called `fill` before each token and `take` with it."""
 
     def __init__(
         self, compiled: Compiled, spec: GrammarSpec, vocabulary: VocabularyTable, ends: frozenset[int], limit: int
@@ -43,23 +35,23 @@ class Guide:
         self._vocabulary = vocabulary
         self._spec = spec
         self._matcher: Matcher = compiled.grammar.matcher()
-        self._settled = False  # whether `weigh` left nothing to `take`
-        self._kept: tuple[bool, bool, bool, int, int] | None = None  # what `_cost` knew before a token without room
         self._ends = ends
-        self._limit = limit
-        self._produced = 0
-        self._markers = [text.encode() for text in spec.after]
-        self._marker_ids = {vocabulary.by_name.get(marker, -1) for marker in self._markers} - {-1}
+        self._limit = self._left = limit
+        self._preface = Preface(vocabulary, spec.after)
         self._free = bool(spec.after)
-        self._tail = b""
-        self._plan = self._opening() if spec.finish_within_budget else None
+        self._costs = compiled.closer.costs
+        self._moves = vocabulary.moves
+        self._place, self._depth = START, 0  # in the text, as far as it is JSON, and brackets that are open
+        self._plan: list[int] | None = None
         self._last_way = compiled.opening or []  # to the end, from where it was last looked for
-        self._spare = -1
         self._lost = 0  # times in a row that no end was found when one was looked for
-        self._in_string = self._escaped = self._in_key = False
-        self._last = 0  # byte outside of strings
-        self._depth = 0  # brackets that are open
-        self._schedule(limit)
+        self._spare = ENDLESS
+        self._short, self._before = 0, (START, 0)  # of a token that may have no room: its cost, the numbers before it
+        self.beyond = self._matcher  # behind such a token
+        self.seen: tuple[Words, int] | None = None  # masks and the place in them of the one that was filled last
+        if spec.finish_within_budget:
+            self._plan = self._opening()
+            self._schedule(limit)
 
     @property
     def param(self) -> str:
@@ -89,124 +81,192 @@ class Guide:
             row[:] = self._vocabulary.free_mask
         else:
             filled = self._matcher.fill(row)
-        self._vocabulary.clear_ends(row)
-        self.let_end(row, filled, not row.any())
+        self._vocabulary.clear_ends(row[None])
+        self.let_end(row, filled)
 
-    def let_end(self, row: Words, filled: bool, empty: bool) -> None:
+    def let_end(self, row: Words, filled: bool) -> None:
         """Set the ends of sequence where the output may end, in a mask in which they are off. `filled`: what the
-        matcher said of the row; `empty`: no token is in it."""
+        matcher said of the row."""
         if not filled:
             self.failure = GAVE_UP
             row.fill(0)
-            empty = True
+        early = self._limit - self._left < self._spec.min_tokens
         if self._free:
-            may_end = self._spec.optional and self._produced >= self._spec.min_tokens
+            may_end = self._spec.optional and not early
         else:
             whole = self.failure is not None or self._matcher.is_accepting
-            if not whole and empty:
-                self.failure, whole = STUCK, True
-            may_end = whole and (self._produced >= self._spec.min_tokens or empty)
+            empty = (early or not whole) and not row.any()
+            if empty and not whole:
+                self.failure = STUCK
+            may_end = empty or (whole and not early)
         if may_end:
-            for token in self._ends:
-                bit = 1 << (token & 31)
-                row[token >> 5] |= bit if bit < 1 << 31 else -(1 << 31)
+            self._vocabulary.allow(row, self._ends)
 
     def take(self, token: int) -> int:
         """The token that stands in place of `token`; most often itself. May set `failure`."""
-        matcher = self.weigh(token)
-        return self.settle(token, matcher is None or matcher.accept(token))
+        verdict = (token, True) if self.affords(token) else self.weigh(token)
+        if verdict is None:
+            row = np.empty(self._vocabulary.words, dtype=np.int32)
+            return self.search(token, row if self.beyond.fill(row) else None)
+        stands, moves = verdict
+        if moves and not self._matcher.accept(stands):
+            self.failure = BROKEN
+        return stands
 
-    def weigh(self, token: int) -> Matcher | None:
-        """The first half of `take`: the matcher that is to accept the token, if that is all there is to do."""
-        self._produced += 1
-        self._kept = None
-        if self.failure is not None or token < 0 or (token in self._ends and self.is_whole):
-            self._settled = True
-            return None
-        self._settled = False
-        if self._spec.finish_within_budget and not self._affords(token):
-            return None
-        self._settled = not self._free
-        return self.matcher
+    def affords(self, token: int) -> bool:
+        """The first part of `take`: whether the token stands, there being room for it and for an end behind it whatever
+        it begins, and the matcher has to move by it. If not, `weigh` tells what is to be done."""
+        if self._free or token < 0 or token in self._ends or self.failure is not None:
+            return False
+        return self._books(token)
 
-    def settle(self, token: int, accepted: bool) -> int:
-        """The second half: the token that stands. `accepted`: what the matcher of `weigh` said."""
-        if self._settled:
-            if not accepted:
-                self.failure = BROKEN
-            return token
-        if self._kept is None:
-            return self._go(token)
-        left = self._limit - self._produced
-        before = self._free, self._tail, self._matcher.copy()
-        if self._move(token) and self._closes(token, left):
-            self._schedule(left)
+    def _books(self, token: int) -> bool:
+        costs, place, depth = self._costs, self._place, self._depth
+        move = self._moves[place][token]
+        cost = costs.turns[place]
+        if move > QUIET:
+            cost += (move >> STRINGS & MOST) * costs.string + (move >> MEMBERS & MOST) * costs.member
+            self._depth += (move >> DEEPER) - FLAT
+        self._place = move & QUIET
+        self._left -= 1
+        self._spare -= cost
+        if self._spare < 0:  # the end is never further off than this
+            self._spare = max(self._spare, self._left - (self._depth + 1) * costs.bracket - costs.rest)
+            if self._spare < 0:
+                self._short, self._before = cost, (place, depth)
+                return False
+        if self._plan is not None:
+            self._keep(token)
+        return True
+
+    def weigh(self, token: int) -> tuple[int, bool] | None:
+        """The second part: the token that stands, and whether the matcher has still to move by it. None: `search` is to
+        tell, given the mask of what is `beyond` the token."""
+        if not self._short:
+            if self.failure is not None or token < 0 or (token in self._ends and self.is_whole):
+                self._left -= 1
+                return token, False
+            if self._free:
+                return self._weigh_free(token), False
+            if self._books(token):  # an end of sequence that is a token like others to it
+                return token, True
+        cost, self._short = self._short, 0
+        return self._look(token, cost)
+
+    def search(self, token: int, row: "Words | None") -> int:
+        """The third part: the token that stands. `row`: the mask behind it; None if there is none."""
+        matcher, self._matcher = self._matcher, self.beyond
+        if row is not None and self._closes(row):
             return token
         if self._plan is None:  # no end was found: look again behind the next token
-            self._schedule(left)
+            self._schedule(self._left)
             return token
-        self._free, self._tail, self._matcher = before
-        self._in_string, self._escaped, self._in_key, self._last, self._depth = self._kept
-        return self._stand_in(left)
+        self._matcher, (self._place, self._depth) = matcher, self._before
+        return self._stand_in()
 
-    def _affords(self, token: int) -> bool:
-        """Whether there is room for the token and for an end behind it, whatever it begins."""
-        left = self._limit - self._produced
-        kept = self._in_string, self._escaped, self._in_key, self._last, self._depth
-        cost = self._cost(token)
-        self._spare -= cost
-        if self._spare < 0 and not self._free:  # the end is never further off than this
-            self._spare = max(self._spare, left - self._compiled.closer.furthest(self._depth))
-        if self._spare < 0 and self._plan is None:  # the plan was let go while there was room to spare
-            self._plan = self._way(left + 1, PATIENT if self._lost else 1)
-            self._schedule(left + 1)
-            self._spare -= cost
+    def _weigh_free(self, token: int) -> int:
+        self._left -= 1
+        self._spare -= 1
+        if self._spare < 0 and self._plan is None:  # it was let go while there was room to spare
+            self._plan = self._opening()
+            self._schedule(self._left + 1)
+            self._spare -= 1
         if self._spare >= 0:
-            self._plan = self._plan[1:] if self._plan and self._plan[0] == token else None
-            return True
-        self._kept = kept
-        return False
+            self._keep(token)
+            if not self._read(token):
+                self.failure = BROKEN
+            return token
+        tail, matcher = self._preface.tail, self._matcher.copy()
+        if self._read(token) and (self._follows(token) or self._closes()):
+            return token
+        if self._plan is None:
+            self._schedule(self._left)
+            return token
+        self._free, self._preface.tail, self._matcher = True, tail, matcher
+        self._place, self._depth = START, 0
+        return self._stand_in()
 
-    def _go(self, token: int) -> int:
-        """The token stands."""
-        if not self._move(token):
-            self.failure = BROKEN
-        return token
+    def _keep(self, token: int) -> None:
+        """There is room for the token: a plan is kept only as long as it is followed."""
+        if self._plan is not None:
+            self._plan = self._plan[1:] if self._plan[:1] == [token] else None
 
-    def _stand_in(self, left: int) -> int:
+    def _look(self, token: int, cost: int) -> tuple[int, bool] | None:
+        """As `weigh`, of a token that there may be no room for."""
+        if self._follows(token) or self._stays(token):
+            return token, True
+        if self._plan is None:  # it was let go while there was room to spare
+            row = self.seen and self.seen[0][self.seen[1]]
+            self._plan = self._way(self._left + 1, PATIENT if self._lost else 1, row)
+            self._schedule(self._left + 1)
+            self._spare -= cost
+            if self._spare >= 0:
+                self._keep(token)
+                return token, True
+            if self._follows(token):
+                return token, True
+        self.beyond = self._matcher.copy()
+        return None if self.beyond.accept(token) else (self.search(token, None), False)
+
+    def _stand_in(self) -> int:
         """The first token of the plan; at the end of it, the end of the sequence."""
         if not self._plan:
             return min(self._ends, default=-1)
         token, self._plan = self._plan[0], self._plan[1:]
-        self._cost(token)
-        self._schedule(left)
-        return self._go(token)
+        if self._free:
+            stands = self._read(token)
+        else:
+            self._walk(token)
+            stands = self._matcher.accept(token)
+        if not stands:
+            self.failure = BROKEN
+        self._schedule(self._left)
+        return token
 
-    def _closes(self, token: int, left: int) -> bool:
-        """Find a plan for where the token has led. The old plan stays if there is none short enough."""
-        old = self._plan
-        if old and old[0] == token:
-            self._plan = old[1:]
-            return True
-        if not self._free and old is not None and len(old) <= left and self._matcher.closes(old):
-            return True
-        found = self._way(left, 0 if old is not None else PATIENT)
-        if found is None or len(found) > left:
+    def _walk(self, token: int) -> None:
+        move = self._moves[self._place][token]
+        self._place = move & QUIET
+        if move > QUIET:
+            self._depth += (move >> DEEPER) - FLAT
+
+    def _follows(self, token: int) -> bool:
+        """Whether the token is the plan's own."""
+        if not self._plan or self._plan[0] != token:
             return False
-        self._plan = found
+        self._plan = self._plan[1:]
+        self._schedule(self._left)
         return True
 
-    def _way(self, left: int, patience: int) -> list[int] | None:
+    def _stays(self, token: int) -> bool:
+        """Whether the way to the end that is known leads there from behind the token too, as within a string."""
+        way = self._last_way if self._plan is None else self._plan
+        if len(way) > self._left or not self._matcher.closes([token, *way]):
+            return False
+        self._plan = way
+        self._schedule(self._left)
+        return True
+
+    def _closes(self, row: "Words | None" = None) -> bool:
+        """Find a plan for where the token has led. The old plan stays if there is none short enough."""
+        old, left = self._plan, self._left
+        if self._free or old is None or len(old) > left or not self._matcher.closes(old):
+            found = self._way(left, 0 if old is not None else PATIENT, row)
+            if found is None or len(found) > left:
+                return False
+            self._plan = found
+        self._schedule(left)
+        return True
+
+    def _way(self, left: int, patience: int, row: "Words | None" = None) -> list[int] | None:
         """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
         without one the output may end unfinished."""
         if self._free:
             return self._opening()
         closer = self._compiled.closer
-        found = closer.resume(self._matcher, self._last_way, left)
+        found = closer.resume(self._matcher, self._last_way, left, row)
         if found is None and patience:
             found = closer.close(self._matcher, left, patience)
-        if found:
-            self._last_way = found
+        self._last_way = found or self._last_way
         return found
 
     def _schedule(self, left: int) -> None:
@@ -217,65 +277,24 @@ class Guide:
         self._lost += 1  # a long search that is in vain is tried again ever more seldom
         self._spare = min(1 << self._lost, 1 + left // 4)
 
-    def _cost(self, token: int) -> int:
-        """One, and by how many tokens this one may put the end further off, about."""
-        return 1 if self._free else 1 + self._growth(self._vocabulary.tokens[token])
-
-    def _growth(self, text: bytes) -> int:
-        """Of JSON, brackets, commas and quotes outside of strings begin what must be finished; of other forms, any
-        token may."""
-        closer = self._compiled.closer
-        if not closer.is_json:
-            return max(closer.step, len(self._compiled.opening or ()))
-        found = closer.step if self._in_key else closer.nudge
-        if self._in_string and not self._escaped and QUOTE not in text and BACKSLASH not in text:
-            return found
-        for byte in text:
-            if self._escaped:
-                self._escaped = False
-            elif byte == BACKSLASH:
-                self._escaped = self._in_string
-            elif byte == QUOTE:
-                self._in_string = not self._in_string
-                self._in_key = self._in_string and self._last in NEXT
-                found += closer.word if self._in_string else 0
-            elif not self._in_string and byte not in SPACE:
-                self._last = byte
-                self._depth += (byte in OPENING) - (byte in CLOSING)
-                found += closer.step if byte == COMMA or byte in OPENING else 0
-        return found
-
     def _opening(self) -> list[int] | None:
         """A whole output from the start of the constraint, its marker included while that has not come."""
         opening = self._compiled.opening
         if opening is None or not self._free:
             return opening
-        marker = self._markers[0]
-        known = self._vocabulary.by_name.get(marker)
-        tokens = [known] if known is not None else self._vocabulary.greedy(marker)
-        return None if tokens is None else tokens + opening
+        marker = self._preface.marker()
+        return None if marker is None else marker + opening
 
-    def _move(self, token: int) -> bool:
-        if not self._free:
-            return self._matcher.accept(token)
-        if token in self._marker_ids:
-            self._free = False
+    def _read(self, token: int) -> bool:
+        """Go on by a token of the free text; what stands behind a marker within it, but whitespace, is the
+        constraint's."""
+        rest = self._preface.read(token)
+        if rest is None:
             return True
-        text = self._vocabulary.tokens[token]
-        known = self._tail + text
-        for marker in self._markers:
-            place = known.find(marker)
-            if place >= 0 and place + len(marker) > len(self._tail):
-                self._free = False
-                return self._enter(known[place + len(marker) :])
-        longest = max(map(len, self._markers))
-        self._tail = known[-(longest - 1) :] if longest > 1 else b""
-        return True
-
-    def _enter(self, rest: bytes) -> bool:
-        """What stands behind the marker within its last token; whitespace is let pass."""
-        if not rest.strip():
-            return True
-        self._growth(rest)
-        tokens = self._vocabulary.greedy(rest)
-        return tokens is not None and self._matcher.push(tokens)
+        self._free = False
+        tokens = self._vocabulary.greedy(rest) if rest.strip() else []
+        if tokens is None:
+            return False
+        for each in tokens:
+            self._walk(each)
+        return self._matcher.push(tokens)

@@ -14,8 +14,8 @@ from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
-MAX_THREADS = 8
-ALONE = 16  # that one thread has done sooner than several would begin
+MAX_THREADS = 16
+ALONE = 48  # matchers, times the threads, that one of them has done sooner than all would begin
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(
@@ -28,8 +28,14 @@ LIMITS = LLParserLimits(
 
 
 @cache
+def _cores() -> int:
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(MAX_THREADS, found or 1)
+
+
+@cache
 def _threads() -> LLExecutor:
-    return LLExecutor(num_threads=min(MAX_THREADS, os.cpu_count() or 1))
+    return LLExecutor(num_threads=_cores())
 
 
 class _Source:
@@ -105,7 +111,7 @@ class LLState:
         self._end = end
 
     def fill(self, row: Words) -> bool:
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(_address(row), row.nbytes)
         return not self._matcher.is_error()
 
     def accept(self, token: int) -> bool:
@@ -130,17 +136,26 @@ class LLState:
         return LLState(self._matcher.deep_copy(), self._end)
 
     @staticmethod
-    def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> list[bool]:
-        if len(matchers) <= ALONE:
-            return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
-        pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
-        _threads().unsafe_compute_mask_ptr(pairs, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(masks))
-        return [not matcher._matcher.is_error() for matcher in matchers]
+    def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> dict[int, bool]:
+        address, size = _address(masks), masks.strides[0]
+        if len(matchers) * _cores() <= ALONE:
+            for matcher, place in zip(matchers, places):
+                matcher._matcher.unsafe_compute_mask_ptr(address + place * size, size)
+        else:
+            pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
+            _threads().unsafe_compute_mask_ptr(pairs, address, size, len(masks))
+        # The library sets the end of sequence where the text may end, where nothing may follow, and where it gave up.
+        word, bit, words = matchers[0]._end >> 5, matchers[0]._end & 31, masks.data
+        return {
+            place: not matcher._matcher.is_error()
+            for matcher, place in zip(matchers, places)
+            if words[place, word] >> bit & 1
+        }
 
     @staticmethod
     def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:
-        if len(matchers) <= ALONE:
-            return [matcher.accept(token) for matcher, token in zip(matchers, tokens)]
+        if len(matchers) * _cores() <= 2 * ALONE:  # it takes less than a mask
+            return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
         pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
         return list(_threads().consume_token_par(pairs))
 
@@ -151,6 +166,11 @@ class LLState:
     @property
     def is_terminated(self) -> bool:
         return bool(self._matcher.is_stopped()) and self.is_accepting
+
+
+def _address(array: Words) -> int:
+    address: int = array.__array_interface__["data"][0]  # far quicker to come by than that of `ctypes`
+    return address
 
 
 def _source(form: Form, vocabulary: VocabularyTable) -> str:

@@ -17,9 +17,11 @@ def allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 def whole_rests(row: Words, way: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
     """Rests of at most `limit` tokens of the way whose first the mask lets come, the shortest first."""
-    start = max(0, len(way) - limit)
-    for at in np.flatnonzero(allowed(row, np.array(way[start:], dtype=np.int64)))[::-1].tolist():
-        yield way[start + at :]
+    words = row.data  # one by one: most often one of the first few does
+    for at in range(len(way) - 1, max(0, len(way) - limit) - 1, -1):
+        token = way[at]
+        if words[token >> 5] >> (token & 31) & 1:
+            yield way[at:]
 
 
 class Rests:

@@ -1,12 +1,14 @@
 """The vocabulary as grammar engines and the search for short endings need it."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.base.wire import Vocabulary
+from octavo.grammar.growth import move_table
 
 
 class VocabularyTable:
@@ -52,6 +54,11 @@ class VocabularyTable:
         return np.array([len(text) for text in self.tokens], dtype=np.int64)
 
     @cached_property
+    def moves(self) -> "list[array[int]]":
+        """What each token does to a JSON text, by the place where it comes: see grammar/growth.py."""
+        return move_table(self.tokens)
+
+    @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
         """Every token that has a text, ends of sequence left out."""
         bits = np.zeros(self.words * 32, dtype=np.uint8)
@@ -60,9 +67,19 @@ class VocabularyTable:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def clear_ends(self, masks: npt.NDArray[np.int32]) -> None:
-        """Take the ends of sequence out of masks. masks: [..., words]."""
+        """Take the ends of sequence out of masks. masks: [num_masks, words]."""
+        words = masks.data  # far quicker for single words than numpy, whose code has to come from memory first
         for token in self.ends:
-            masks[..., token >> 5] &= np.int32(0x7FFFFFFF if token & 31 == 31 else ~(1 << (token & 31)))
+            word, kept = token >> 5, 0x7FFFFFFF if token & 31 == 31 else ~(1 << (token & 31))
+            for row in range(len(masks)):
+                words[row, word] &= kept
+
+    @staticmethod
+    def allow(row: npt.NDArray[np.int32], tokens: Iterable[int]) -> None:
+        """Add tokens to a mask."""
+        for token in tokens:
+            bit = 1 << (token & 31)
+            row[token >> 5] |= bit if bit < 1 << 31 else -(1 << 31)
 
     @cached_property
     def _longest(self) -> int:

@@ -166,8 +166,8 @@ class XGState:
         return XGState(self._matcher.fork(), self._vocabulary)
 
     @staticmethod
-    def fill_many(matchers: Sequence["XGState"], masks: Words, places: Sequence[int]) -> list[bool]:
-        return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
+    def fill_many(matchers: Sequence["XGState"], masks: Words, places: Sequence[int]) -> dict[int, bool]:
+        return {place: matcher.fill(masks[place]) for matcher, place in zip(matchers, places)}
 
     @staticmethod
     def accept_many(matchers: Sequence["XGState"], tokens: Sequence[int]) -> list[bool]:

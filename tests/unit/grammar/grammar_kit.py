@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 
 from octavo.base.wire import Vocabulary
-from octavo.grammar.closing import Closer, example
+from octavo.grammar.closing import Closer, Compiled, example
 from octavo.grammar.forms import check_spec
-from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable

@@ -284,7 +284,7 @@ class _Spent:
 
     @staticmethod
     def fill_many(matchers, masks, places):
-        return [matcher.fill(masks[place]) for matcher, place in zip(matchers, places)]
+        return {place: matcher.fill(masks[place]) for matcher, place in zip(matchers, places)}
 
     @staticmethod
     def accept_many(matchers, tokens):

@@ -20,9 +20,9 @@ from octavo.engine.assemble import Phases, finish
 from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.resolve import resolve
-from octavo.grammar.closing import Closer
+from octavo.grammar.closing import Closer, Compiled
 from octavo.grammar.forms import check_spec
-from octavo.grammar.guide import Compiled, Guide
+from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
