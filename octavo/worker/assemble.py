@@ -52,7 +52,9 @@ def build_runner(
     `capture`: keep steps as captured device work, where the operations can.
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
-    table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
+    table = RequestTable(
+        platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size, ops.write_tokens
+    )
     make = HostBatchBuilder if platform.name == "cpu" else BatchBuilder
     builder = make(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
@@ -69,7 +71,7 @@ def build_runner(
         table=table,
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         head=head,
-        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
+        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send, ops.forbid)}),
         prompt_logprobs=PromptLogprobs(table, stager),
     )
 

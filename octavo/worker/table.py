@@ -16,6 +16,8 @@ from torch import Tensor
 from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVLayout
+from octavo.kernels.ops import WriteTokens
+from octavo.kernels.ref.sample import write_tokens
 from octavo.platform.base import Platform
 from octavo.worker.columns import WIDTH, pack
 from octavo.worker.staging import Ints, Longs, Stager, longs
@@ -41,6 +43,7 @@ class RequestTable:
         max_rows: int,
         max_model_len: int,
         vocab_size: int,
+        write_tokens: WriteTokens = write_tokens,
     ) -> None:
         self.max_rows = max_rows
         self.scratch = max_rows
@@ -66,6 +69,7 @@ class RequestTable:
         self.spoiled = np.zeros(rows, dtype=np.bool_)  # a token id from outside the vocabulary came in
         self.any_spoiled = False
         self._stager = stager
+        self._write_tokens = write_tokens
 
     def apply(self, plan: StepPlan) -> None:
         """Lay in the plan's differences. A row that is added is wiped first.
@@ -90,7 +94,7 @@ class RequestTable:
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Put one token ``[S]`` into each row's line, 0 for one below it: rows, positions int64 ``[S]``."""
-        self._flat.index_copy_(0, rows * self.stride + positions, tokens.clamp(min=0).to(torch.int32))
+        self._write_tokens(self.lines, rows, positions, tokens)
 
     def read(self, rows: Tensor, positions: Tensor) -> Tensor:
         """The tokens at these places, int32 ``[n]``: rows, positions int64 ``[n]``."""
