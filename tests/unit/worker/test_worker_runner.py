@@ -67,7 +67,7 @@ def test_blocks_that_arrive_later_and_a_prefix_that_is_shared():
     driver.launch([driver.added(0, prompt)], [0], [8], [0], [0]).result()
     late = driver.added(1, [*prompt, 9], computed=8)
     late = type(late)(1, "late", late.tokens, 9, 8, greedy(), [driver.blocks(0, 2)[0]])
-    new = NewBlocks(1, [2], [[100]])
+    new = NewBlocks([1], [0], [2], [100])
     out = driver.launch([late], [1], [1], [8], [0], new_blocks=[new]).result()
     assert out.tokens == naive_greedy(model, [*prompt, 9], 1)
 

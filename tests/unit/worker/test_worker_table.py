@@ -34,9 +34,9 @@ class Naive:
             self.blocks[added.row] = [list(group) for group in added.blocks]
             self.prompts[added.row] = added.num_prompt
         for new in plan.new_blocks:
-            for group in range(self.groups):
-                assert len(self.blocks[new.row][group]) == new.first[group]
-                self.blocks[new.row][group] += new.blocks[group]
+            for row, group, place, block in zip(new.rows, new.groups, new.places, new.blocks, strict=True):
+                assert len(self.blocks[row][group]) == place
+                self.blocks[row][group].append(block)
 
     def expected(self, plan):
         ids, positions, prompts = [], [], []
@@ -74,8 +74,10 @@ def random_plan(rng, naive, computed, step):
         count = int(rng.integers(1, left + 1))
         needed = -(-(computed[row] + count) // BLOCK)
         if needed > held[row]:
-            fresh = rng.integers(1, BLOCKS, (naive.groups, needed - held[row])).tolist()
-            new_blocks.append(NewBlocks(row, [held[row]] * naive.groups, fresh))
+            places = list(range(held[row], needed)) * naive.groups
+            groups = np.repeat(range(naive.groups), needed - held[row]).tolist()
+            fresh = rng.integers(1, BLOCKS, len(places)).tolist()
+            new_blocks.append(NewBlocks([row] * len(places), groups, places, fresh))
         if count == left:
             sample.append(len(rows))
         rows.append(row)
@@ -164,8 +166,19 @@ def test_the_table_refuses_what_it_cannot_hold(added):
     with pytest.raises(EngineError):
         table.apply(StepPlan(0, [], [good, added], [], [], [], [], []))
     assert torch.equal(before, table.tokens)
-    with pytest.raises(EngineError):
-        table.apply(StepPlan(0, [], [], [NewBlocks(1, [13], [[1]])], [], [], [], []))
+
+
+@pytest.mark.parametrize(
+    "new", [(1, 0, 13, 1), (1, 0, -1, 1), (ROWS, 0, 2, 1), (-1, 0, 2, 1), (1, 1, 2, 1), (1, 0, 2, BLOCKS)]
+)
+def test_the_table_refuses_blocks_that_have_no_place(new):
+    platform = CpuPlatform()
+    table = RequestTable(platform, Stager(platform, 2), layout(1, BLOCK, BLOCKS), ROWS, LENGTH, VOCAB)
+    before = table.lines.clone()
+    columns = [[good, bad] for good, bad in zip((2, 0, 0, 5), new)]
+    with pytest.raises(EngineError, match="of a new block is not below"):
+        table.apply(StepPlan(0, [], [], [NewBlocks(*columns)], [], [], [], []))
+    assert torch.equal(before, table.lines)
 
 
 @pytest.mark.parametrize("sends_a_step", [1, 2, 3, 7])
