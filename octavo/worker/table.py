@@ -88,10 +88,10 @@ class RequestTable:
         for where, what in more:
             places.append(where)
             values.append(what)
-        rows = longs([added.row for added in plan.added])
-        wiped, index, fresh = self._stager.send([rows, longs(_joined(places)), _joined(values)])
-        if plan.added:
-            self.lines.index_fill_(0, wiped.view(torch.int64), 0)
+        rows = [longs([added.row for added in plan.added])] if plan.added else []
+        index, fresh, *wiped = self._stager.send([longs(_joined(places)), _joined(values), *rows])
+        for each in wiped:
+            self.lines.index_fill_(0, each.view(torch.int64), 0)
         self._flat.index_copy_(0, index.view(torch.int64), fresh)
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
