@@ -3,8 +3,6 @@
 Every sixteenth token of a request takes it here, so that in a large batch some are here in every step.
 """
 
-import numpy as np
-
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.ledger import ATTENTION, HORIZON, Bools, Longs, Roster
