@@ -13,7 +13,7 @@ from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.host_batch import HostBatchBuilder
-from octavo.worker.staging import Stager, float_bits, ints
+from octavo.worker.staging import Barge, Stager, float_bits, ints
 from octavo.worker.table import RequestTable
 
 ROWS, LENGTH, BLOCK, BLOCKS, VOCAB = 7, 40, 4, 500, 1000
@@ -181,43 +181,44 @@ def test_the_table_refuses_blocks_that_have_no_place(new):
     assert torch.equal(before, table.lines)
 
 
+class Lazy(CpuPlatform):
+    """Copies happen only when an event is waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.queue, self.events, self.waits = [], [], 0
+
+    def upload(self, host):
+        out = torch.empty_like(host)
+        self.queue.append((out, host))
+        return out
+
+    def event(self):
+        work, self.queue = self.queue, []
+        platform = self
+
+        class Done:
+            def query(self):
+                return not work
+
+            def synchronize(self):
+                platform.waits += bool(work)
+                while work:
+                    out, host = work.pop(0)
+                    out.copy_(host)
+
+        self.events.append(Done())
+        return self.events[-1]
+
+    def finish(self):
+        self.event()
+        for event in self.events:
+            event.synchronize()
+
+
 @pytest.mark.parametrize("sends_a_step", [1, 2, 3, 7])
 def test_staging_waits_for_a_copy_before_it_writes_over_it(sends_a_step):
-    """A platform whose copies happen only when an event is waited for; steps of fewer sends than there are buffers,
-    of as many and of more."""
-
-    class Lazy(CpuPlatform):
-        def __init__(self):
-            super().__init__()
-            self.queue, self.events, self.waits = [], [], 0
-
-        def upload(self, host):
-            out = torch.empty_like(host)
-            self.queue.append((out, host))
-            return out
-
-        def event(self):
-            work, self.queue = self.queue, []
-            platform = self
-
-            class Done:
-                def query(self):
-                    return not work
-
-                def synchronize(self):
-                    platform.waits += bool(work)
-                    while work:
-                        out, host = work.pop(0)
-                        out.copy_(host)
-
-            self.events.append(Done())
-            return self.events[-1]
-
-        def finish(self):
-            self.event()
-            for event in self.events:
-                event.synchronize()
-
+    """Steps of fewer sends than there are buffers, of as many and of more."""
     platform = Lazy()
     stager = Stager(platform, 2, 4)
     sent = []
@@ -230,6 +231,20 @@ def test_staging_waits_for_a_copy_before_it_writes_over_it(sends_a_step):
         assert whole.tolist() == [value] * (3 * value + 1)
         assert bits.view(torch.float32).tolist() == [value / 2]
     assert platform.waits >= (5 if sends_a_step == 1 else 3)
+
+
+def test_a_barge_is_built_when_first_used_and_never_grows():
+    platform = Lazy()
+    made = []
+    staging = platform.staging
+    platform.staging = lambda length: made.append(length) or staging(length)
+    barge = Barge(platform, 3, 64)
+    assert not made
+    sent = [barge.send([ints([value]), ints([value] * 60)]) for value in range(5)]
+    assert made == [64] * 3
+    assert platform.waits == 2  # for the first two
+    platform.finish()
+    assert [(one.tolist(), set(many.tolist())) for one, many in sent] == [([v], {v}) for v in range(5)]
 
 
 def test_the_runner_names_no_feature():
