@@ -310,6 +310,8 @@ class _Reader:
             for request, collector in zip(job.prepared.requests, job.prepared.collectors)
         }
         self._unread: dict[str, list[int]] = {id: [] for id in self._owners}
+        self._ids: list[str] = []  # of the last step; while nobody comes or goes it is the very same list
+        self._lines: list[list[int]] = []  # what is unread of these
         self._eager = {id for id, (_, collector) in self._owners.items() if not collector.patient}
 
     def take(self, output: TokenOutput) -> bool:
@@ -328,7 +330,9 @@ class _Reader:
 
     def take_tokens(self, ids: list[str], tokens: list[int]) -> list[str]:
         """One token for each of `ids`; those to end early."""
-        deque(map(list.append, map(self._unread.__getitem__, ids), tokens), maxlen=0)
+        if ids is not self._ids:
+            self._ids, self._lines = ids, list(map(self._unread.__getitem__, ids))
+        deque(map(list.append, self._lines, tokens), maxlen=0)
         self._progress.came(len(ids))
         return [id for id in ids if id in self._eager and self.take(TokenOutput(id, []))] if self._eager else []
 

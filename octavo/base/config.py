@@ -92,7 +92,17 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_num_seqs: Annotated[int, doc("Most requests in one step.", ge=1, le=65_536)] | None = None
-    max_num_batched_tokens: Annotated[int, doc("Most tokens in one step.", ge=1, le=1 << 20)] | None = None
+    max_num_batched_tokens: (
+        Annotated[
+            int,
+            doc(
+                "Most tokens in one step. Unset: by the device, and several prompts share 8,192 of them; not for LLM.",
+                ge=1,
+                le=1 << 20,
+            ),
+        ]
+        | None
+    ) = None
     long_prefill_token_threshold: (
         Annotated[
             int,

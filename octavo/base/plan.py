@@ -29,11 +29,12 @@ class AddedRow(Struct, frozen=True, array_like=True):
 
 
 class NewBlocks(Struct, frozen=True, array_like=True):
-    """Blocks appended to the tables of a row that already exists."""
+    """Blocks appended to the tables of rows that already exist; columns as those of a StepPlan, one entry a block."""
 
-    row: int
-    first: list[int]  # per KV group, the index in the row's table of the first new block
-    blocks: list[list[int]]  # per KV group
+    rows: Sequence[int]
+    groups: Sequence[int]  # KV group
+    places: Sequence[int]  # index in the row's table of that group
+    blocks: Sequence[int]
 
 
 class StepPlan(Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""How long prompts are cut when nobody said how: tokens of one prompt in a step beside others.
+"""How long prompts are cut when nobody said how: tokens of one prompt in a step beside others, and of several.
 
 A step makes those who run wait for their next token. A slice that costs about as much as a decode step does is enough
 to keep a GPU busy; the deeper a prompt's past, the dearer each of its tokens, so the fewer of them a slice holds. The
@@ -10,6 +10,7 @@ from octavo.models.arch import Architecture
 from octavo.sched.limits import Slicing
 
 SLICE = 512  # tokens: about a millisecond of an H200 with a 0.6B model, a second of two CPU cores
+TOGETHER = 8192  # tokens: enough for the matrix products of any GPU, and a fortieth of a second of an H200
 SLOWER = 2  # an operation of attention takes this many times as long as one of a matrix product
 RIDGE = 150  # operations of a matrix product that a GPU does while it reads a byte (H200: 700 TFLOP/s, 4.2 TB/s)
 SHARE = 0.4  # of the time that a decode step takes to read keys and values
@@ -21,9 +22,11 @@ def slices(config: EngineConfig, arch: Architecture | None, device: str) -> Slic
     asked = config.scheduler.long_prefill_token_threshold
     if asked is not None:
         return Slicing(tokens=asked)  # vLLM's meaning: a fixed number
+    together = TOGETHER if config.scheduler.max_num_batched_tokens is None else 0
     if arch is None:
-        return Slicing(tokens=SLICE)
-    return Slicing(tokens=SLICE, reach=reach(arch), beside=0.0 if device == "cpu" else beside(arch))
+        return Slicing(tokens=SLICE, together=together)
+    longer = 0.0 if device == "cpu" else beside(arch)
+    return Slicing(tokens=SLICE, reach=reach(arch), beside=longer, together=together)
 
 
 def reach(arch: Architecture) -> int:

@@ -15,7 +15,7 @@ from octavo.kernels.ref.attention import paged_attention
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
-from octavo.kernels.ref.sample import draw, greedy
+from octavo.kernels.ref.sample import draw, forbid, greedy, write_tokens
 
 Backend = Callable[[torch.device], Ops]
 
@@ -52,6 +52,8 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "normed_linear": normed_linear,
         "greedy": greedy,
         "draw": draw,
+        "forbid": forbid,
+        "write_tokens": write_tokens,
     }
     return Ops(**entries, ahead=None, compiler=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
 

@@ -116,6 +116,23 @@ class Draw(Protocol):
         ...
 
 
+class Forbid(Protocol):
+    def __call__(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+        """Minus infinity for every token whose bit is not set, in place.
+
+        logits ``[S, V]`` fp32, rows ``[K]`` int32, each at most once, masks ``[K, ceil(V / 32)]`` int32. What is no
+        number, or infinite, stays where it is, forbidden or not: the row is still -1 to `Greedy` and `Draw`.
+        """
+        ...
+
+
+class WriteTokens(Protocol):
+    def __call__(self, lines: Tensor, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """``lines[rows, positions] = tokens``, 0 for one below it: lines ``[R, places]`` int32, the others ``[S]``
+        int64."""
+        ...
+
+
 class Compiler(Protocol):
     """Compiles kernels in other threads before they are launched."""
 
@@ -146,6 +163,8 @@ class Ops:
     normed_linear: NormedLinear
     greedy: Greedy
     draw: Draw
+    forbid: Forbid
+    write_tokens: WriteTokens
     ahead: MakeAheadOps | None  # None: steps cannot be captured
     compiler: MakeCompiler | None  # None: nothing is compiled at its first launch
     names: dict[str, str]

@@ -3,6 +3,7 @@
     match    look up the longest known prefix; changes nothing
     open     take the matched blocks and room for the first chunk
     reserve  room for more tokens; frees what sliding windows have passed
+    grow     the same for many that need one token each
     commit   make full blocks findable, at plan time: see below
     uncommit take that back after a failed step
     free     give all back
@@ -125,6 +126,25 @@ class KVManager:
             if want <= 0:
                 return None
         return Grant(want, first, self._append(holding, places) if places else None)
+
+    def grow(self, holdings: Sequence[Holding]) -> list[list[int]]:
+        """One more block for each table of those whose room is used up, per group in the order of `holdings`.
+
+        The caller has checked that they are there.
+        """
+        count = len(holdings)
+        if self._sliding:
+            for holding in holdings:
+                self._slide(holding, holding.capacity)
+        taken = self.pool.take(count * self.num_groups)
+        blocks = [taken[first : first + count] for first in range(0, len(taken), count)]
+        for group, new in enumerate(blocks):
+            for holding, block in zip(holdings, new):
+                holding.tables[group].append(block)
+        for holding in holdings:
+            holding.capacity += self.block_size
+        self.capacity += count * self.block_size
+        return blocks
 
     def commit(self, holding: Holding, tokens: Sequence[int], num_tokens: int) -> list[int]:
         """Make the full blocks among the first `num_tokens` findable: known, and scheduled up to there.

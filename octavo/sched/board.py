@@ -127,13 +127,19 @@ class Board:
         request.state = State.DONE
         del self.requests[request.id]
 
+    @property
+    def plenty(self) -> bool:
+        """Whether there are blocks for whatever may run in one step."""
+        kv = self.kv
+        return kv.pool.num_free >= (self._step_tokens // kv.block_size + len(self.running)) * kv.num_groups
+
     def arrange(self, welcome: Callable[[Request], bool]) -> bool:
         """Before a step is planned: the policy says who gives up blocks if they run out, and who gives way.
 
         `welcome`: whether a waiting request would start if others gave way. True if any did.
         """
         waiting, running = self.waiting, self.running
-        if self.kv.pool.num_free < (self._step_tokens // self.kv.block_size + len(running)) * self.kv.num_groups:
+        if not self.plenty:
             waiting.rank(running)
         if not len(waiting):
             return False

@@ -2,12 +2,12 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
-from octavo.kv.holding import Grant
 from octavo.sched.ledger import Bools, Ledger, Longs, Roster
 from octavo.sched.request import Request
 
@@ -73,10 +73,13 @@ class Draft:
             )
         )
 
-    def add_blocks(self, request: Request, grant: Grant) -> None:
-        """The tables of a row grew, if they did."""
-        if grant.blocks is not None:
-            self.new_blocks.append(NewBlocks(request.row, [grant.first] * len(grant.blocks), grant.blocks))
+    def add_blocks(self, rows: Longs, places: Longs, blocks: list[list[int]]) -> None:
+        """Tables grew: ``blocks[group][i]`` stands at ``places[i]`` of the row ``rows[i]``, for each KV group."""
+        groups = np.repeat(np.arange(len(blocks)), rows.size)
+        if len(blocks) > 1:
+            rows, places = np.tile(rows, len(blocks)), np.tile(places, len(blocks))
+        columns = (_numbers(rows), _numbers(groups), _numbers(places), array("q", chain.from_iterable(blocks)))
+        self.new_blocks.append(NewBlocks(*columns))
 
     def close(self, ledger: Ledger) -> bool:
         """All have been told; False if that is nobody."""

@@ -9,6 +9,7 @@ class Slicing(Struct, frozen=True, kw_only=True):
     tokens: int = 0  # of one request in a step, unless it is alone; 0: no limit
     reach: int = 0  # past at which a token costs twice as much; 0: the past costs nothing
     beside: float = 0.0  # how much longer a slice may be for each token behind those who decode
+    together: int = 0  # tokens of several prompts in a step; 0: no limit
 
 
 class Limits(Struct, frozen=True, kw_only=True):

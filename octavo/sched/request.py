@@ -147,18 +147,17 @@ class Request:
         if not self.void and self.state is State.RUNNING:
             self.computed = len(self.tokens) - 1
 
-    def set_horizon(self) -> None:
-        """After the holding has changed."""
+    def next_horizon(self) -> int:
+        """What `horizon` is to be after the holding has changed."""
         capacity = self.holding.capacity
-        self.horizon = capacity + 1 if capacity < self.limit else self.limit
+        return capacity + 1 if capacity < self.limit else self.limit
 
-    def set_attention(self, block_size: int) -> None:
-        """After tokens were committed."""
-        if not self.may_hit or not self.spoken:
-            self.attention = 0  # until the whole prompt is scored, and the first token told with what belongs to it
-            return
+    def next_attention(self, block_size: int) -> int:
+        """What `attention` is to be after tokens were committed."""
+        if not self.spoken or not self.may_hit:
+            return 0  # until the whole prompt is scored, and the first token told with what belongs to it
         filled = (self.holding.committed + 1) * block_size + 1
-        self.attention = filled if filled < self.limit else self.limit
+        return filled if filled < self.limit else self.limit
 
     def score(self, start: int, entries: list[TokenLogprobs]) -> list[TokenLogprobs | None]:
         """Those of `entries`, for positions from `start` on, that were not handed out before; None for position 0.

@@ -29,6 +29,7 @@ from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
 from octavo.sched.gates import HOLD, MakeGates, RowGate, standard_gates
+from octavo.sched.growth import grow
 from octavo.sched.ledger import HORIZON
 from octavo.sched.limits import Limits
 from octavo.sched.request import Request
@@ -190,7 +191,8 @@ class Scheduler:
     def _plan_running(self, draft: Draft) -> None:
         """Every running request gets a token at least, in order; the last ones may be preempted for the first.
 
-        Those that need one token and have room for it are told apart by their numbers alone.
+        Those that need one token and have room for it are told apart by their numbers alone; who then needs but
+        one more block is served with all others of its kind.
         """
         board = self.board
         roster = board.roster
@@ -200,6 +202,8 @@ class Scheduler:
         all_known, all_computed, horizons = board.ledger.columns[: HORIZON + 1]
         starts, known = all_computed.take(rows), all_known.take(rows)
         steady = (known - starts == 1) & (known < horizons.take(rows))
+        if np.count_nonzero(steady) < len(roster):
+            grow(board, draft, roster, starts, known, steady)
         if np.count_nonzero(steady) == len(roster):
             all_known[rows] = known + 1
             all_computed[rows] = known
@@ -236,8 +240,10 @@ class Scheduler:
         if request.torn:
             self.board.rows.redo(request.row)
             draft.add_row(request)
-        else:
-            draft.add_blocks(request, grant)
+        elif grant.blocks is not None:
+            count = len(grant.blocks[0])
+            places = np.arange(grant.first, grant.first + count)
+            draft.add_blocks(np.full(count, request.row), places, grant.blocks)
         return grant.num_tokens, self._compute(request, start, known, grant.num_tokens, draft)
 
     def _reserve(self, request: Request, start: int, want: int) -> Grant | None:
@@ -289,11 +295,11 @@ class Scheduler:
         request.computed = end
         if end == known:
             request.known = known + 1
-        request.set_horizon()
+        request.horizon = request.next_horizon()
         sure = min(end, len(request.tokens))
         if sure // kv.block_size > request.holding.committed:
             draft.committed += kv.commit(request.holding, request.tokens, sure)
-        request.set_attention(kv.block_size)
+        request.attention = request.next_attention(kv.block_size)
         return end == known
 
     def _allow(self, request: Request, num_tokens: int) -> int:

@@ -128,7 +128,7 @@ class Update:
         computed = min(len(request.tokens) - 1, request.computed)  # a preempted request has none
         if computed // kv.block_size > request.holding.committed:
             kv.commit(request.holding, request.tokens, computed)
-        request.set_attention(kv.block_size)
+        request.attention = request.next_attention(kv.block_size)
 
 
 def _going_on(

@@ -15,7 +15,7 @@ from typing import Any
 from octavo.base.clock import Clock, SystemClock
 from octavo.base.config import Resolved
 from octavo.base.errors import EngineError
-from octavo.base.plan import PAD_BLOCK, AddedRow, StepPlan, StepResult
+from octavo.base.plan import PAD_BLOCK, AddedRow, NewBlocks, StepPlan, StepResult
 from octavo.base.specs import KVLayout
 from octavo.base.wire import Sampling, TokenLogprobs
 
@@ -238,13 +238,7 @@ class FakeExecutor:
         for added in plan.added:
             self._add(added)
         for new in plan.new_blocks:
-            self._law(new.row in self.rows, f"new blocks for row {new.row}, which nobody has")
-            tables = self.rows[new.row].tables
-            self._law(len(new.blocks) == len(tables), "new blocks for another number of groups")
-            for table, first, blocks in zip(tables, new.first, new.blocks):
-                self._law(first == len(table), f"new blocks at {first} of a table of {len(table)}")
-                self._check_blocks(blocks)
-                table.extend(blocks)
+            self._add_blocks(new)
 
     def _add(self, added: AddedRow) -> None:
         self._law(added.row not in self.rows, f"row {added.row} is added but taken")
@@ -266,7 +260,18 @@ class FakeExecutor:
             [list(blocks) for blocks in added.blocks],
         )
 
-    def _check_blocks(self, blocks: list[int]) -> None:
+    def _add_blocks(self, new: NewBlocks) -> None:
+        self._check_blocks(new.blocks)
+        for row, group, place, block in zip(new.rows, new.groups, new.places, new.blocks, strict=True):
+            self._law(row in self.rows, f"new blocks for row {row}, which nobody has")
+            tables = self.rows[row].tables
+            self._law(0 <= group < len(tables), "a new block for a group that is not there")
+            self._law(place == len(tables[group]), f"a new block at {place} of a table of {len(tables[group])}")
+            tables[group].append(block)
+        lengths = [{len(table) for table in self.rows[row].tables} for row in new.rows]
+        self._law(all(len(each) == 1 for each in lengths), "new blocks for another number of groups")
+
+    def _check_blocks(self, blocks: Sequence[int]) -> None:
         num_blocks = self._layout.num_blocks
         self._law(all(0 <= block < num_blocks for block in blocks), "a block is outside the pool")
 

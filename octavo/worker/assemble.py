@@ -24,13 +24,15 @@ from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.shortage import FrugalLauncher
 from octavo.worker.staged_batch import StagedBatchBuilder
-from octavo.worker.staging import Stager
+from octavo.worker.staging import SMALLEST, Barge, Stager
 from octavo.worker.table import RequestTable
 
 if TYPE_CHECKING:
     from octavo.weights.facts import ModelFiles
 
-SENDS_A_STEP = 5  # table, batch, sampler, masks, prompt positions
+SENDS_A_STEP = 4  # table, batch, sampler, prompt positions
+INTS_A_TOKEN = 4  # of what is sent at once in a step of prompts, and what its rows need beside
+STAGED_TOKENS = 1 << 14  # for which buffers are there from the start; pinned memory is slow to ask for
 
 
 def build_runner(
@@ -53,8 +55,12 @@ def build_runner(
     `group`: query heads that share a KV head.
     `capture`: keep steps as captured device work, where the operations can.
     """
-    stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
-    table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
+    flights = resolved.depth + 1
+    staged = INTS_A_TOKEN * min(resolved.max_num_batched_tokens, STAGED_TOKENS)
+    stager = Stager(platform, SENDS_A_STEP * flights, max(SMALLEST, staged))
+    table = RequestTable(
+        platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size, ops.write_tokens
+    )
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
@@ -65,13 +71,14 @@ def build_runner(
     launcher: Launcher = eager
     if capture and ahead is not None:
         launcher = captured(platform, ahead, stager, table, model, head, layout, kv, eager, resolved)
+    masks = Barge(platform, flights, table.max_rows * (4 + -(-vocab_size // 32)))
     return Runner(
         platform=platform,
         stager=stager,
         table=table,
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         head=head,
-        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send)}),
+        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, masks.send, ops.forbid)}),
         prompt_logprobs=PromptLogprobs(table, stager),
     )
 

@@ -111,14 +111,19 @@ def _pieces(ops: Ops, part: Part) -> Iterator[str]:
     launcher = _launcher(ops, part)
     for plan in _plans(part):
         launcher.launch(plan, whole=False).greedy()
-    # Of logits that rules have passed over.
-    logits, number = torch.empty((1, part.arch.vocab_size), device="meta"), torch.empty(1, device="meta")
-    ops.greedy(logits)
-    ops.draw(logits, number.long(), number.long(), number, 0)
+    _sampling(ops, part.arch.vocab_size)
     yield "start"
     while launcher.prepare():
         yield "room"
     yield "last room"
+
+
+def _sampling(ops: Ops, vocab_size: int) -> None:
+    """Of logits that rules have passed over."""
+    logits, number = torch.empty((1, vocab_size), device="meta"), torch.empty(1, device="meta")
+    ops.forbid(logits, number.int(), torch.empty((1, -(-vocab_size // 32)), dtype=torch.int32, device="meta"))
+    ops.greedy(logits)
+    ops.draw(logits, number.long(), number.long(), number, 0)
 
 
 def _plans(part: Part) -> list[StepPlan]:
@@ -135,7 +140,8 @@ def _launcher(ops: Ops, part: Part) -> Launcher:
     dtype = getattr(torch, resolved.dtype)
     model = build(arch, ops, dtype, platform.device, max_position=ROTATIONS, empty=platform.zeros)
     stager = Stager(platform, buffers=1)
-    table = _PaperTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, arch.vocab_size)
+    sizes = resolved.max_num_seqs, resolved.max_model_len, arch.vocab_size
+    table = RequestTable(platform, stager, layout, *sizes, ops.write_tokens)
     ahead = ahead_ops(ops, layout, part.kv_dtype, arch.query_group)
     builder = batch_builder(platform, table, stager, resolved, ahead)
     kv = kv_views(allocate_kv(platform.zeros, layout, part.kv_dtype), layout)
@@ -180,8 +186,3 @@ _MADE: dict[Any, Callable[..., Tensor]] = {
     F.embedding: lambda ids, weight, *_: weight.new_empty((*ids.shape, weight.shape[1])),
     Tensor.index_select: lambda x, dim, index: x.new_empty((*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])),
 }
-
-
-class _PaperTable(RequestTable):
-    def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Nobody will read it."""

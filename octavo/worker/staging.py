@@ -16,13 +16,14 @@ from octavo.platform.base import Event, Platform
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
+SMALLEST = 1 << 14
 _ALIGN = 4  # int32 places: each array starts on 16 bytes, so a view as int64 is legal
 
 
 class Stager:
     """A ring of staging buffers of at least `capacity` int32 places each; they grow when a step needs more."""
 
-    def __init__(self, platform: Platform, buffers: int, capacity: int = 1 << 14) -> None:
+    def __init__(self, platform: Platform, buffers: int, capacity: int = SMALLEST) -> None:
         self._platform = platform
         self._hosts = [platform.staging(capacity) for _ in range(buffers)]
         self._datas: list[Ints] = [host.numpy() for host in self._hosts]
@@ -70,6 +71,25 @@ class Stager:
             self._datas[index] = host.numpy()
         self._unguarded.append(index)
         return index
+
+
+class Barge:
+    """A Stager for what is large, comes once a step and is wanted by few engines: its buffers of `capacity` int32
+    places are made at the first use, and each copy has an event of its own."""
+
+    def __init__(self, platform: Platform, buffers: int, capacity: int) -> None:
+        self._platform = platform
+        self._buffers = buffers
+        self._capacity = capacity
+        self._stager: Stager | None = None
+
+    def send(self, arrays: Sequence[Ints]) -> list[torch.Tensor]:
+        """As `Stager.send`."""
+        if self._stager is None:
+            self._stager = Stager(self._platform, self._buffers, self._capacity)
+        views = self._stager.send(arrays)
+        self._stager.guard(self._platform.event())
+        return views
 
 
 def ints(values: Sequence[int] | npt.NDArray[np.integer]) -> Ints:

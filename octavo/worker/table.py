@@ -16,6 +16,8 @@ from torch import Tensor
 from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVLayout
+from octavo.kernels.ops import WriteTokens
+from octavo.kernels.ref.sample import write_tokens
 from octavo.platform.base import Platform
 from octavo.worker.columns import WIDTH, pack
 from octavo.worker.staging import Ints, Longs, Stager, longs
@@ -41,6 +43,7 @@ class RequestTable:
         max_rows: int,
         max_model_len: int,
         vocab_size: int,
+        write_tokens: WriteTokens = write_tokens,
     ) -> None:
         self.max_rows = max_rows
         self.scratch = max_rows
@@ -66,6 +69,9 @@ class RequestTable:
         self.spoiled = np.zeros(rows, dtype=np.bool_)  # a token id from outside the vocabulary came in
         self.any_spoiled = False
         self._stager = stager
+        self._bounds = np.array([max_rows, self.num_groups, self.max_blocks, self.num_blocks], dtype=np.uint64)[:, None]
+        self._steps = np.array([places, self.max_blocks, 1])  # in `lines`, of a row, a group and a place
+        self._write_tokens = write_tokens
 
     def apply(self, plan: StepPlan) -> None:
         """Lay in the plan's differences. A row that is added is wiped first.
@@ -75,22 +81,22 @@ class RequestTable:
         if not plan.added and not plan.new_blocks:
             return
         self._check(plan)
+        more = [self._more_blocks(new) for new in plan.new_blocks]
         spans = [span for added in plan.added for span in self._spans(added)]
         places = [np.arange(first, first + values.size) for first, values in spans]
         values = [values for _, values in spans]
-        if plan.new_blocks:
-            where, what = self._more_blocks(plan.new_blocks)
+        for where, what in more:
             places.append(where)
             values.append(what)
-        rows = longs([added.row for added in plan.added])
-        wiped, index, fresh = self._stager.send([rows, longs(_joined(places)), _joined(values)])
-        if plan.added:
-            self.lines.index_fill_(0, wiped.view(torch.int64), 0)
+        rows = [longs([added.row for added in plan.added])] if plan.added else []
+        index, fresh, *wiped = self._stager.send([longs(_joined(places)), _joined(values), *rows])
+        for each in wiped:
+            self.lines.index_fill_(0, each.view(torch.int64), 0)
         self._flat.index_copy_(0, index.view(torch.int64), fresh)
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Put one token ``[S]`` into each row's line, 0 for one below it: rows, positions int64 ``[S]``."""
-        self._flat.index_copy_(0, rows * self.stride + positions, tokens.clamp(min=0).to(torch.int32))
+        self._write_tokens(self.lines, rows, positions, tokens)
 
     def read(self, rows: Tensor, positions: Tensor) -> Tensor:
         """The tokens at these places, int32 ``[n]``: rows, positions int64 ``[n]``."""
@@ -102,17 +108,13 @@ class RequestTable:
                 raise EngineError(f"row {added.row} is outside the table of {self.max_rows}")
             if not 0 < len(added.tokens) <= self.width:
                 raise EngineError(f"row {added.row} has {len(added.tokens)} tokens, the table holds {self.width}")
-            self._check_blocks(added.row, [0] * self.num_groups, added.blocks)
-        for new in plan.new_blocks:
-            if not 0 <= new.row < self.max_rows:
-                raise EngineError(f"row {new.row} is outside the table of {self.max_rows}")
-            self._check_blocks(new.row, new.first, new.blocks)
+            self._check_blocks(added.row, added.blocks)
 
-    def _check_blocks(self, row: int, first: Sequence[int], blocks: Sequence[Sequence[int]]) -> None:
-        if len(blocks) != self.num_groups or len(first) != self.num_groups:
+    def _check_blocks(self, row: int, blocks: Sequence[Sequence[int]]) -> None:
+        if len(blocks) != self.num_groups:
             raise EngineError(f"row {row} has blocks for {len(blocks)} groups, the model has {self.num_groups}")
-        for start, group in zip(first, blocks):
-            if start < 0 or start + len(group) > self.max_blocks:
+        for group in blocks:
+            if len(group) > self.max_blocks:
                 raise EngineError(f"row {row} has more than the {self.max_blocks} blocks of the table")
             if group and not 0 <= min(group) <= max(group) < self.num_blocks:
                 raise EngineError(f"row {row} has a block outside the pool of {self.num_blocks}")
@@ -134,17 +136,16 @@ class RequestTable:
             if blocks:
                 yield line + self.blocks_at + group * self.max_blocks, np.array(blocks, dtype=np.int32)
 
-    def _more_blocks(self, new: Sequence[NewBlocks]) -> tuple[Longs, Ints]:
+    def _more_blocks(self, new: NewBlocks) -> tuple[Longs, Ints]:
         """Flat places, and the blocks that go there."""
-        places: list[int] = []
-        values: list[int] = []
-        for each in new:
-            at = each.row * self.stride + self.blocks_at
-            for group, (start, ids) in enumerate(zip(each.first, each.blocks)):
-                first = at + group * self.max_blocks + start
-                places += range(first, first + len(ids))
-                values += ids
-        return np.array(places, dtype=np.int64), np.array(values, dtype=np.int32)
+        lists = new.rows, new.groups, new.places, new.blocks
+        columns = np.array([np.asarray(column, dtype=np.int64) for column in lists])
+        outside = columns.view(np.uint64) >= self._bounds  # a negative number is a very large one
+        if outside.any():
+            column, entry = (int(each[0]) for each in outside.nonzero())
+            name = ("row", "KV group", "place", "block")[column]
+            raise EngineError(f"{name} {columns[column, entry]} of a new block is not below {self._bounds[column, 0]}")
+        return self._steps @ columns[:3] + self.blocks_at, columns[3].astype(np.int32)
 
 
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -1,5 +1,6 @@
-"""The CPU kernels' entries of the table of operations."""
+"""The CPU kernels' entries of the table of operations, and what numpy does better than torch there."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from octavo.kernels.ref.sample import greedy as plain_greedy
 
 def overlay(ops: Ops) -> Ops:
     """The table with what the kernels have in place of the reference's."""
-    return ops.overlay("native", greedy=greedy)
+    return ops.overlay("native", greedy=greedy, forbid=forbid)
 
 
 def greedy(logits: Tensor) -> Tensor:
@@ -21,3 +22,12 @@ def greedy(logits: Tensor) -> Tensor:
     rows, columns = logits.shape
     machine().argmax(logits.data_ptr(), rows, columns, logits.stride(0), best.data_ptr(), place.data_ptr())
     return torch.where(best.isfinite(), place, -1)
+
+
+def forbid(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+    """See kernels/ops.Forbid."""
+    values, vocab = logits.numpy(), logits.shape[1]
+    forbidden = np.unpackbits(~masks.numpy().view(np.uint8), axis=1, count=vocab, bitorder="little").view(np.bool_)
+    for row, mask in zip(rows.tolist(), forbidden):
+        line = values[row]
+        np.copyto(line, -np.inf, where=np.logical_and(mask, line < np.inf, out=mask))

@@ -1,4 +1,4 @@
-"""Counter-based randomness and the draw of a token, in plain torch.
+"""Counter-based randomness, the draw of a token, and what stands before and behind it, in plain torch.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014),
 used by position: its state moves by a constant, so the n-th output is one mix away. Seed and stream are mixed into
@@ -60,3 +60,17 @@ def draw(logits: Tensor, seeds: Tensor, positions: Tensor, temperature: Tensor, 
     likeliest = greedy(logits)
     drawn = sample(logits.softmax(-1), uniform(seeds, positions, stream)).clamp(0, logits.shape[1] - 1)
     return torch.where(likeliest >= 0, torch.where(temperature > 0, drawn, likeliest), -1)
+
+
+def forbid(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+    """See kernels/ops.Forbid: logits ``[S, V]``, rows ``[K]``, masks ``[K, ceil(V / 32)]``."""
+    bits = 1 << torch.arange(32, dtype=torch.int32, device=logits.device)
+    forbidden = masks[:, :, None].bitwise_and(bits).eq(0).view(rows.shape[0], 32 * masks.shape[1])[:, : logits.shape[1]]
+    index = rows.long()
+    part = logits.index_select(0, index)
+    logits.index_copy_(0, index, part.masked_fill_(forbidden & (part < float("inf")), -float("inf")))
+
+
+def write_tokens(lines: Tensor, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
+    """See kernels/ops.WriteTokens: lines ``[R, places]``, the others ``[S]``."""
+    lines.view(-1).index_copy_(0, rows * lines.stride(0) + positions, tokens.clamp(min=0).to(torch.int32))

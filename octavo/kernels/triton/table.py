@@ -8,10 +8,12 @@ from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, paged_attention
 from octavo.kernels.triton.compile import Compiler
 from octavo.kernels.triton.draw import draw
+from octavo.kernels.triton.forbid import forbid
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
+from octavo.kernels.triton.write_tokens import write_tokens
 
 
 def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table for every CUDA device so far
@@ -23,6 +25,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         ahead=TritonAhead,
         compiler=None if knobs.runtime.interpret else Compiler,
         draw=draw,
+        forbid=forbid,
         greedy=greedy,
         linear=linear,
         linear_parts=linear_parts,
@@ -30,4 +33,5 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         paged_attention=paged_attention,
         qkv_prologue=qkv_prologue,
         rms_norm=rms_norm,
+        write_tokens=write_tokens,
     )

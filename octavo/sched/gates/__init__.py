@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from octavo.sched.gates.base import HOLD, Gate
 from octavo.sched.gates.ceiling import CeilingGate
+from octavo.sched.gates.crowd import CrowdGate
 from octavo.sched.gates.long_prefill import LongPrefillGate
 from octavo.sched.gates.paused import PausedGate
 from octavo.sched.gates.probation import ProbationGate
@@ -17,6 +18,7 @@ MakeGates = Callable[[Limits, RowPool], list[Gate]]
 __all__ = [
     "HOLD",
     "CeilingGate",
+    "CrowdGate",
     "Gate",
     "LongPrefillGate",
     "MakeGates",
@@ -34,5 +36,6 @@ def standard_gates(limits: Limits, rows: RowPool) -> list[Gate]:
     return [
         RowGate(rows),
         LongPrefillGate(limits.slicing),
+        CrowdGate(limits.slicing.together),
         TokenGate(limits.max_num_batched_tokens),
     ]

@@ -17,6 +17,8 @@ CANDIDATES = 1024  # the likeliest tokens are looked at first; partial selection
 class _Filter:
     """Keeps one flag a row; `wanted` says which sampling parameters set it."""
 
+    hides = True
+
     def __init__(self, max_rows: int) -> None:
         self._asked = Asked(max_rows)
 
@@ -36,6 +38,8 @@ class _Filter:
 class Temperature(_Filter):
     """Logits over temperature."""
 
+    hides = False
+
     def wanted(self, added: AddedRow) -> bool:
         return added.sampling.temperature != 1.0
 
@@ -46,6 +50,8 @@ class Temperature(_Filter):
 
 class MinP(_Filter):
     """Tokens less likely than `min_p` times the likeliest go (Nguyen et al. 2024)."""
+
+    hides = False
 
     def wanted(self, added: AddedRow) -> bool:
         return added.sampling.min_p > 0.0

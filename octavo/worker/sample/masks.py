@@ -25,6 +25,8 @@ def _legal(ids: Longs, vocab_size: int) -> Longs:
 class AllowedTokens:
     """Only the listed ids stay. One mask ``[V]`` on the device for each row that has such a list."""
 
+    hides = True
+
     def __init__(self, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]]) -> None:
         self._vocab_size = vocab_size
         self._upload = upload
@@ -66,6 +68,8 @@ class BadWords:
 
     Only tokens of the output count, as in vLLM. The comparison runs on the device, where the newest token is.
     """
+
+    hides = True
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -130,6 +134,8 @@ class BadWords:
 class MinTokens:
     """No end of sequence and no stop token before `min_tokens` tokens of output. The host alone knows when."""
 
+    hides = True
+
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._until = np.zeros(max_rows + 1, dtype=np.int64)  # known tokens at which the row becomes free
@@ -161,6 +167,8 @@ class MinTokens:
 
 class LogitBias:
     """A number added to the logits of listed tokens."""
+
+    hides = False
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size

@@ -18,6 +18,8 @@ _SLAB = 1 << 22  # token places looked at in one go; bounds the memory of many l
 class Penalties:
     """Repetition looks at prompt and output, frequency and presence at the output only."""
 
+    hides = False
+
     def __init__(self, max_rows: int) -> None:
         self._asked = Asked(max_rows)
         self._repeats = np.zeros(max_rows + 1, dtype=np.bool_)

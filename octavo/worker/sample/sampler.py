@@ -113,8 +113,7 @@ class Sampler:
         """Draw from logits ``[S, V]`` fp32, which are written over. Nothing here waits for the device."""
         raw = None if prepared.wanted_index is None else logits.index_select(0, prepared.wanted_index)
         sound = None
-        if prepared.rules or riders:
-            # A rule may hide a NaN by forbidding its token.
+        if any(rule.hides for rule, _ in prepared.rules):
             sound = logits.amax(-1).isfinite()
         for name, payload in riders.items():
             if name in self._rider_rules:

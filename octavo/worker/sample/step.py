@@ -33,6 +33,9 @@ class LogitRule(Protocol):
     except to free memory.
     """
 
+    hides: bool
+    """Whether it may hide from the draw that a logit is no number or infinite, by forbidding its token."""
+
     def add(self, added: AddedRow) -> None:
         """Note what the request in this row asks for; forget what the row asked for before."""
         ...
@@ -57,7 +60,10 @@ class RiderRule(Protocol):
     """A change to the logits that the engine sends with the step, since it was known too late for the plan."""
 
     def apply(self, logits: Tensor, payload: Any) -> None:
-        """Change logits ``[S, V]`` fp32 in place by what the rider of this rule's name holds."""
+        """Change logits ``[S, V]`` fp32 in place by what the rider of this rule's name holds.
+
+        What is no number, or infinite, must stay: the draw looks for it.
+        """
         ...
 
 

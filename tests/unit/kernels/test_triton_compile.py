@@ -79,6 +79,27 @@ except KeyError:
     assert "run" not in vars(_rms_norm)
 """
 
+# What a step launches behind its logits.
+SAMPLING = """
+from octavo.kernels.triton.draw import draw
+from octavo.kernels.triton.forbid import forbid
+from octavo.kernels.triton.greedy import greedy
+from octavo.kernels.triton.write_tokens import write_tokens
+
+def sampling():
+    logits, number = torch.empty((1, 5003), device="meta"), torch.empty(1, device="meta")
+    long = number.long()
+    forbid(logits, number.int(), torch.empty((1, 157), dtype=torch.int32, device="meta"))
+    greedy(logits)
+    draw(logits, long, long, number, 0)
+    write_tokens(torch.empty((3, 64), dtype=torch.int32, device="meta"), long, long, long)
+
+compiler = Compiler(2)
+compiler.note(sampling)
+compiler.wait()
+assert compiler.count == 6
+"""
+
 TOO_LATE = """
 from octavo.base.errors import EngineError
 norm_made = rms_norm
@@ -91,7 +112,9 @@ else:
 """
 
 
-@pytest.mark.parametrize("code", [COMPILED, UNDER_WAY, TOO_LATE], ids=["compiled", "under way", "too late"])
+@pytest.mark.parametrize(
+    "code", [COMPILED, UNDER_WAY, SAMPLING, TOO_LATE], ids=["compiled", "under way", "sampling", "too late"]
+)
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)
 

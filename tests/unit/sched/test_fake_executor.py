@@ -52,7 +52,7 @@ def test_tokens_are_those_of_the_pure_function() -> None:
     got = run(fake, plan(1, [0], [6], [0], [0], added=[added()]))
     got += run(fake, plan(2, [0], [1], [6], [0]))
     got += run(fake, plan(3, [0], [1], [7], [0]))
-    got += run(fake, plan(4, [0], [1], [8], [0], new_blocks=[NewBlocks(0, [2, 2], [[5], [6]])]))
+    got += run(fake, plan(4, [0], [1], [8], [0], new_blocks=[NewBlocks([0, 0], [0, 1], [2, 2], [5, 6])]))
     assert got == want[:4]
 
 
@@ -104,7 +104,7 @@ def test_old_blocks_of_a_sliding_group_may_go_to_others() -> None:
     first = added(tokens=[*PROMPT, 1, 2], num_prompt=8)
     run(fake, plan(1, [0], [8], [0], [0], added=[first]))
     # Row 0 now sees positions 5 and later in its sliding group: block 3 (positions 0 to 3) is free again.
-    more = [NewBlocks(0, [2, 2], [[5], [6]])]
+    more = [NewBlocks([0, 0], [0, 1], [2, 2], [5, 6])]
     run(fake, plan(2, [0, 1], [1, 6], [8, 0], [0, 1], added=[added(1, [[7, 8], [3, 9]])], new_blocks=more))
 
 

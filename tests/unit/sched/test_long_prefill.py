@@ -1,12 +1,13 @@
 """Slices of long prompts: they leave room for those who run, and cost a lone prompt nothing."""
 
 import pytest
+from msgspec.structs import replace
 
 from octavo.base.config import EngineConfig, ModelConfig
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.bench.gpu.setting import model_config
-from octavo.engine.slices import SHARE, SLOWER, beside, reach, slices
+from octavo.engine.slices import SHARE, SLOWER, TOGETHER, beside, reach, slices
 from octavo.models.registry import read_architecture
 from octavo.sched.gates import long_prefill
 from octavo.sched.limits import Limits, Slicing
@@ -14,23 +15,25 @@ from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor
 
 
-def steps(*prompts: int, reach: int = 0, beside: float = 0.0) -> list[list[int]]:
-    """Tokens a row of each step; the prompts arrive one step apart."""
+def steps(*prompts: int, reach: int = 0, beside: float = 0.0, together: int = 0, apart: bool = True) -> list[list[int]]:
+    """Tokens a row of each step; the prompts arrive one step apart, or all at once."""
     layout = KVLayout((KVGroup(KVSpec(1, 1), (0,)),), 4, 100, 4)
     limits = Limits(
         max_model_len=200,
         max_num_seqs=4,
         max_num_batched_tokens=100,
-        slicing=Slicing(tokens=16, reach=reach, beside=beside),
+        slicing=Slicing(tokens=16, reach=reach, beside=beside, together=together),
         vocab_size=97,
     )
     scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=4, max_tokens=100, vocab_size=97)
     executor.start(layout)
     taken = []
-    for step in range(40):
-        if step < len(prompts):
-            tokens = [(step * 31 + place) % 97 for place in range(prompts[step])]
-            scheduler.add(EngineRequest(f"{step}", tokens, Sampling(seed=0, max_tokens=6, temperature=0.0)))
+    waiting = list(enumerate(prompts))
+    for _ in range(40):
+        for number, length in waiting[: 1 if apart else None]:
+            tokens = [(number * 31 + place) % 97 for place in range(length)]
+            scheduler.add(EngineRequest(f"{number}", tokens, Sampling(seed=0, max_tokens=6, temperature=0.0)))
+        waiting = waiting[1:] if apart else []
         plan = scheduler.plan()
         if plan is None:
             return taken
@@ -42,6 +45,17 @@ def steps(*prompts: int, reach: int = 0, beside: float = 0.0) -> list[list[int]]
 
 def test_a_lone_prompt_is_computed_at_once():
     assert steps(90)[0] == [90]
+    assert steps(90, together=40)[0] == [90]
+
+
+def test_prompts_that_come_together_take_turns():
+    """The bound cuts the third of four; who decodes has its token beside it."""
+    assert steps(14, 14, 14, 14, apart=False)[0] == [14] * 4
+    assert steps(14, 14, 14, 14, apart=False, together=40)[:2] == [[14, 14, 12], [1, 1, 2, 14]]
+
+
+def test_behind_a_prompt_longer_than_the_bound_nobody_begins():
+    assert steps(90, 5, apart=False, together=40)[:2] == [[90], [1, 5]]
 
 
 def test_beside_others_it_comes_in_slices():
@@ -83,6 +97,13 @@ def test_reading_a_cached_token_counts_as_part_of_computing_one():
     assert beside(arch) == pytest.approx(SHARE * (114_688 / 4.2e12) / (0.88e9 / 700e12), rel=0.12)
     assert slices(EngineConfig(model=ModelConfig(model="x")), arch, "cpu").beside == 0
     assert slices(EngineConfig(model=ModelConfig(model="x")), arch, "cuda").beside == beside(arch)
+
+
+def test_who_asks_for_larger_steps_gets_them():
+    config = EngineConfig(model=ModelConfig(model="x"))
+    assert slices(config, None, "cuda").together == TOGETHER
+    asked = replace(config, scheduler=replace(config.scheduler, max_num_batched_tokens=1 << 15))
+    assert slices(asked, None, "cuda").together == 0
 
 
 def test_a_token_behind_the_reach_costs_two():

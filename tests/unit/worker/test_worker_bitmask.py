@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.kernels.ref.sample import forbid
 from octavo.worker.sample.bitmask import BitMask
 
 
@@ -19,10 +20,11 @@ def test_only_masked_rows_change_and_only_forbidden_tokens_go(vocab_size, rows):
     expected = logits.clone()
     for place, row in enumerate(rows):
         expected[row][torch.from_numpy(~bits[place])] = -float("inf")
-    BitMask(vocab_size, send).apply(logits, (np.array(rows, dtype=np.int32), masks))
+    BitMask(vocab_size, send, forbid).apply(logits, (np.array(rows, dtype=np.int32), masks))
     assert torch.equal(logits, expected)
 
 
 def test_masks_of_another_shape_are_a_failed_step():
+    rule = BitMask(64, send, forbid)
     with pytest.raises(ValueError):
-        BitMask(64, send).apply(torch.zeros(1, 64), (np.zeros(1, dtype=np.int32), np.zeros((1, 3), dtype=np.int32)))
+        rule.apply(torch.zeros(1, 64), (np.zeros(1, dtype=np.int32), np.zeros((1, 3), dtype=np.int32)))

@@ -113,5 +113,5 @@ def test_a_decode_step_is_two_copies_two_graphs_and_an_event(rows):
 
 
 def test_new_blocks_add_a_copy_and_a_scatter():
-    more = NewBlocks(0, [2], [[9]])
+    more = NewBlocks([0], [0], [2], [9])
     assert Bench().step((), [0], [1], [1], [0], new_blocks=[more]) == LEAST + Counter(clone=1, index_copy_=1)

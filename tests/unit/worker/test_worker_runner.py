@@ -67,7 +67,7 @@ def test_blocks_that_arrive_later_and_a_prefix_that_is_shared():
     driver.launch([driver.added(0, prompt)], [0], [8], [0], [0]).result()
     late = driver.added(1, [*prompt, 9], computed=8)
     late = type(late)(1, "late", late.tokens, 9, 8, greedy(), [driver.blocks(0, 2)[0]])
-    new = NewBlocks(1, [2], [[100]])
+    new = NewBlocks([1], [0], [2], [100])
     out = driver.launch([late], [1], [1], [8], [0], new_blocks=[new]).result()
     assert out.tokens == naive_greedy(model, [*prompt, 9], 1)
 
@@ -124,15 +124,31 @@ def test_a_row_that_is_not_finite_leaves_its_neighbours_alone():
     assert whole[2] == other[2]
 
 
-def test_a_rule_cannot_hide_a_row_that_is_not_finite():
-    class OneNan(ToyModel):
+RULES = {
+    "allowed": {"allowed_token_ids": (3, 4)},
+    "bad word": {"bad_words": ((20,),)},
+    "bias": {"logit_bias": ((20, -100.0), (3, 100.0))},
+    "least": {"min_tokens": 4, "eos_token_ids": (20,)},
+    "penalties": {"repetition_penalty": 1.5, "frequency_penalty": 1.0, "presence_penalty": -1.0},
+    "temperature": {"temperature": 0.5, "seed": 3},
+    "min_p": {"temperature": 1.0, "min_p": 0.3, "seed": 3},
+    "top_k": {"temperature": 1.0, "top_k": 3, "seed": 3},
+    "top_p": {"temperature": 1.0, "top_p": 0.5, "seed": 3},
+    "typical": {"temperature": 1.0, "typical_p": 0.5, "seed": 3},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("spoil", [float("nan"), -float("nan"), float("inf")])
+def test_a_rule_cannot_hide_a_row_that_is_not_finite(rule, spoil):
+    class OneSpoiled(ToyModel):
         def logits(self, hidden):
             out = super().logits(hidden)
-            out[:, 20] = float("nan")
+            out[:, 20] = spoil
             return out
 
-    driver = Driver(make_runner(OneNan(), kv=layout(num_blocks=128)))
-    assert driver.generate([[1, 2]], [greedy(allowed_token_ids=(3, 4))], 1) == [[-1]]
+    driver = Driver(make_runner(OneSpoiled(), kv=layout(num_blocks=128)))
+    assert driver.generate([[1, 2]], [greedy(**RULES[rule])], 1) == [[-1]]
 
 
 def test_forbidding_every_token_ends_that_row_only():

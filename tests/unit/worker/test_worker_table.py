@@ -14,7 +14,7 @@ from octavo.platform.cpu import CpuPlatform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.staged_batch import StagedBatchBuilder
-from octavo.worker.staging import Stager, float_bits, ints
+from octavo.worker.staging import Barge, Stager, float_bits, ints
 from octavo.worker.table import RequestTable
 
 ROWS, LENGTH, BLOCK, BLOCKS, VOCAB = 7, 40, 4, 500, 1000
@@ -35,9 +35,9 @@ class Naive:
             self.blocks[added.row] = [list(group) for group in added.blocks]
             self.prompts[added.row] = added.num_prompt
         for new in plan.new_blocks:
-            for group in range(self.groups):
-                assert len(self.blocks[new.row][group]) == new.first[group]
-                self.blocks[new.row][group] += new.blocks[group]
+            for row, group, place, block in zip(new.rows, new.groups, new.places, new.blocks, strict=True):
+                assert len(self.blocks[row][group]) == place
+                self.blocks[row][group].append(block)
 
     def expected(self, plan):
         ids, positions, prompts = [], [], []
@@ -75,8 +75,10 @@ def random_plan(rng, naive, computed, step):
         count = int(rng.integers(1, left + 1))
         needed = -(-(computed[row] + count) // BLOCK)
         if needed > held[row]:
-            fresh = rng.integers(1, BLOCKS, (naive.groups, needed - held[row])).tolist()
-            new_blocks.append(NewBlocks(row, [held[row]] * naive.groups, fresh))
+            places = list(range(held[row], needed)) * naive.groups
+            groups = np.repeat(range(naive.groups), needed - held[row]).tolist()
+            fresh = rng.integers(1, BLOCKS, len(places)).tolist()
+            new_blocks.append(NewBlocks([row] * len(places), groups, places, fresh))
         if count == left:
             sample.append(len(rows))
         rows.append(row)
@@ -170,47 +172,59 @@ def test_the_table_refuses_what_it_cannot_hold(added):
     with pytest.raises(EngineError):
         table.apply(StepPlan(0, [], [good, added], [], [], [], [], []))
     assert torch.equal(before, table.tokens)
-    with pytest.raises(EngineError):
-        table.apply(StepPlan(0, [], [], [NewBlocks(1, [13], [[1]])], [], [], [], []))
+
+
+@pytest.mark.parametrize(
+    "new", [(1, 0, 13, 1), (1, 0, -1, 1), (ROWS, 0, 2, 1), (-1, 0, 2, 1), (1, 1, 2, 1), (1, 0, 2, BLOCKS)]
+)
+def test_the_table_refuses_blocks_that_have_no_place(new):
+    platform = CpuPlatform()
+    table = RequestTable(platform, Stager(platform, 2), layout(1, BLOCK, BLOCKS), ROWS, LENGTH, VOCAB)
+    before = table.lines.clone()
+    columns = [[good, bad] for good, bad in zip((2, 0, 0, 5), new)]
+    with pytest.raises(EngineError, match="of a new block is not below"):
+        table.apply(StepPlan(0, [], [], [NewBlocks(*columns)], [], [], [], []))
+    assert torch.equal(before, table.lines)
+
+
+class Lazy(CpuPlatform):
+    """Copies happen only when an event is waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.queue, self.events, self.waits = [], [], 0
+
+    def upload(self, host):
+        out = torch.empty_like(host)
+        self.queue.append((out, host))
+        return out
+
+    def event(self):
+        work, self.queue = self.queue, []
+        platform = self
+
+        class Done:
+            def query(self):
+                return not work
+
+            def synchronize(self):
+                platform.waits += bool(work)
+                while work:
+                    out, host = work.pop(0)
+                    out.copy_(host)
+
+        self.events.append(Done())
+        return self.events[-1]
+
+    def finish(self):
+        self.event()
+        for event in self.events:
+            event.synchronize()
 
 
 @pytest.mark.parametrize("sends_a_step", [1, 2, 3, 7])
 def test_staging_waits_for_a_copy_before_it_writes_over_it(sends_a_step):
-    """A platform whose copies happen only when an event is waited for; steps of fewer sends than there are buffers,
-    of as many and of more."""
-
-    class Lazy(CpuPlatform):
-        def __init__(self):
-            super().__init__()
-            self.queue, self.events, self.waits = [], [], 0
-
-        def upload(self, host):
-            out = torch.empty_like(host)
-            self.queue.append((out, host))
-            return out
-
-        def event(self):
-            work, self.queue = self.queue, []
-            platform = self
-
-            class Done:
-                def query(self):
-                    return not work
-
-                def synchronize(self):
-                    platform.waits += bool(work)
-                    while work:
-                        out, host = work.pop(0)
-                        out.copy_(host)
-
-            self.events.append(Done())
-            return self.events[-1]
-
-        def finish(self):
-            self.event()
-            for event in self.events:
-                event.synchronize()
-
+    """Steps of fewer sends than there are buffers, of as many and of more."""
     platform = Lazy()
     stager = Stager(platform, 2, 4)
     sent = []
@@ -223,6 +237,20 @@ def test_staging_waits_for_a_copy_before_it_writes_over_it(sends_a_step):
         assert whole.tolist() == [value] * (3 * value + 1)
         assert bits.view(torch.float32).tolist() == [value / 2]
     assert platform.waits >= (5 if sends_a_step == 1 else 3)
+
+
+def test_a_barge_is_built_when_first_used_and_never_grows():
+    platform = Lazy()
+    made = []
+    staging = platform.staging
+    platform.staging = lambda length: made.append(length) or staging(length)
+    barge = Barge(platform, 3, 64)
+    assert not made
+    sent = [barge.send([ints([value]), ints([value] * 60)]) for value in range(5)]
+    assert made == [64] * 3
+    assert platform.waits == 2  # for the first two
+    platform.finish()
+    assert [(one.tolist(), set(many.tolist())) for one, many in sent] == [([v], {v}) for v in range(5)]
 
 
 def test_the_runner_names_no_feature():
