@@ -8,7 +8,10 @@ from octavo.worker.lineup import Lineup
 MAX_DECODE_ROWS = 512
 MIXED_TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
 MIXED_ROWS = 64
+LONG_TOKENS = (3072, 4096, 6144, 8192)  # of several prompts at once, where the device has memory for such steps
+LONG_ROWS = 128
 FRESH_TOKENS = 256  # of the shortest prompt that gains by a room of its own
+LOOSE = 1.25  # times what a long plan needs, a room may be
 WASTE = 2  # a room may be this many times what the plan needs, if the right one is not there yet
 
 
@@ -21,10 +24,13 @@ def rooms_for(max_rows: int, max_tokens: int, *, fresh: bool) -> list[Room]:
     tokens = sorted({size for size in MIXED_TOKENS if size <= max_tokens})
     mixed = [Room(min(MIXED_ROWS, size, max_rows), size, mixed=True) for size in tokens]
     alone = [Room(1, size, mixed=True, fresh=True) for size in tokens if fresh and size >= FRESH_TOKENS]
-    # One stream first, then prompts beside it, then the powers of two, then the steps between.
+    long = sorted({size for size in LONG_TOKENS if 2 * size <= max_tokens and max_tokens >= 2 * LONG_TOKENS[-1]})
+    crowds = [Room(min(LONG_ROWS, max_rows), size, mixed=True) for size in long]
+    crowds += [Room(1, size, mixed=True, fresh=True) for size in long if fresh]
+    # One stream first, then prompts beside it, then the powers of two, then the steps between, then crowds of prompts.
     coarse = [room for room in decode if room.rows & (room.rows - 1) == 0]
     fine = [room for room in decode if room not in coarse]
-    return [*coarse[:1], *mixed, *alone, *coarse[1:], *fine]
+    return [*coarse[:1], *mixed, *alone, *coarse[1:], *fine, *crowds]
 
 
 def tightest_first(rooms: Sequence[Room]) -> list[Room]:
@@ -36,7 +42,8 @@ def holding(lineup: Lineup, rooms: Sequence[Room]) -> list[Room]:
     """Those of `rooms` that hold a lineup, tightest first as they stand."""
     mixed, rows, tokens, fresh = lineup.mixed, lineup.rows.size, lineup.total, lineup.fresh
     able = [room for room in rooms if room.tokens >= tokens and room.rows >= rows and room.mixed == mixed]
-    return [room for room in able if fresh or not room.fresh]
+    # A long step is the device's to do in any case: room that nobody fills would cost more than launches do.
+    return [room for room in able if (fresh or not room.fresh) and room.tokens <= max(LONG_TOKENS[0], LOOSE * tokens)]
 
 
 def fitting(able: Sequence[Room], tokens: int, ready: Container[Room]) -> Room | None:
