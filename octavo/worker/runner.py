@@ -103,7 +103,9 @@ class Runner:
         launched = begun.launched
         batch = launched.batch
         spans = self._prompt_logprobs.prepare(batch)
-        prompt = None if spans is None else self._prompt_logprobs.compute(launched.hidden, self._head, spans)
+        prompt = None
+        if spans is not None and launched.hidden is not None:
+            prompt = self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         drawn: Drawn | None = None
         if batch.host_sample_rows.size:
             if riders and begun.prepared is None:
