@@ -25,6 +25,7 @@ from octavo.base.specs import KVLayout
 from octavo.base.wire import EngineRequest, EngineStats, Outputs, TokenOutput
 from octavo.kv.capacity import longest_alone
 from octavo.kv.holding import Grant
+from octavo.sched.admission import check
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import ended, refused
@@ -35,7 +36,6 @@ from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
 
-MAX_SALT_CHARS = 1024  # it is hashed on the engine's thread
 _NONE: dict[str, float] = {}
 
 
@@ -73,7 +73,9 @@ class Scheduler:
 
     def add(self, wire: EngineRequest) -> None:
         """Take a request. UserError if it can never run, Overloaded if the line is full."""
-        self._check(wire)
+        if wire.id in self.board.requests:
+            raise UserError("a request with this id is running already", param="id")
+        check(wire, self._limits, self._longest)
         order = self.board.waiting.order(wire.priority, self._arrivals)
         if wire.progress is None:  # one that comes back had its place already
             self.board.waiting.check_room(len(wire.tokens))
@@ -119,37 +121,6 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
         self.board.kv.forget_prefixes()
-
-    def _check(self, wire: EngineRequest) -> None:
-        limits, num_prompt = self._limits, len(wire.tokens)
-        if wire.id in self.board.requests:
-            raise UserError("a request with this id is running already", param="id")
-        if num_prompt == 0:
-            raise UserError("the prompt is empty", param="prompt")
-        if num_prompt >= limits.max_model_len:
-            raise UserError(
-                f"the prompt has {num_prompt} tokens; with at least one token of output the context of "
-                f"{limits.max_model_len} is too short for it",
-                param="prompt",
-                code="context_length_exceeded",
-            )
-        if limits.vocab_size is not None and not 0 <= min(wire.tokens) <= max(wire.tokens) < limits.vocab_size:
-            raise UserError(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
-        if wire.progress is not None and num_prompt + len(wire.progress.tokens) >= min(
-            num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len
-        ):
-            raise UserError("the request has all the tokens that it may have", param="max_tokens")
-        if len(wire.cache_salt) > MAX_SALT_CHARS:
-            raise UserError(f"cache_salt may have at most {MAX_SALT_CHARS} characters", param="cache_salt")
-        # The last token is never computed.
-        longest = min(num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len) - 1
-        if longest > self._longest:
-            param = "prompt" if num_prompt > self._longest else "max_tokens"
-            raise UserError(
-                f"prompt and max_tokens need room for {longest} tokens; the KV cache holds {self._longest}",
-                param=param,
-                code="kv_cache_exceeded",
-            )
 
     def _end(self, requests: Sequence[Request], finish: str, error: str | UserError | None = None) -> list[TokenOutput]:
         for request in requests:
