@@ -70,7 +70,7 @@ def build_runner(
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
     launcher: Launcher = eager
     if capture and ahead is not None:
-        launcher = captured(platform, ahead, stager, table, model, head, layout, kv, eager, resolved)
+        launcher = captured(platform, ops, ahead, stager, table, model, head, layout, kv, eager, resolved)
     masks = Barge(platform, flights, table.max_rows * (4 + -(-vocab_size // 32)))
     return Runner(
         platform=platform,
@@ -101,6 +101,7 @@ def batch_builder(
 
 def captured(
     platform: Platform,
+    ops: Ops,
     ahead: AheadOps,
     stager: Stager,
     table: RequestTable,
@@ -124,6 +125,7 @@ def captured(
         layer_group=layer_groups(layout),
         max_tokens=resolved.max_num_batched_tokens,
         eager=eager,
+        draw=ops.draw,
     )
 
 

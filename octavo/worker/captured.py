@@ -16,17 +16,21 @@ from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout
 from octavo.kernels.ahead import AheadOps, Lines, Room, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
+from octavo.kernels.ops import Draw
 from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
-from octavo.worker.columns import NUM_PROMPT
+from octavo.worker.columns import NUM_PROMPT, Columns
 from octavo.worker.head.generate import GenerateHead, Model
-from octavo.worker.launch import EagerLauncher, Launched
+from octavo.worker.launch import Draws, EagerLauncher, Launched
 from octavo.worker.lineup import NOBODY, Lineup
 from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
+from octavo.worker.sample.draw import TOKEN_STREAM
+from octavo.worker.sample.filters import over_temperature
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
+DRAWN_ROWS = 128  # rows of the largest room with logits of its own, which all such rooms share
 PATIENCE = 12  # steps that ask for a room before it is captured under load
 
 
@@ -41,6 +45,8 @@ class _Step:
     places: tuple[Tensor, Tensor, Tensor]  # [R] each: index, row and position of what is sampled
     body: Captured[Tensor]  # hidden states of what is sampled [R, E]
     tail: Captured[Tensor]  # tokens [R]
+    score: Captured[Tensor] | None = None  # logits [R, V] fp32, where the room is small enough
+    draw: Captured[Tensor] | None = None  # tokens [R] from those
     sampled: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # `places` of so many
 
     def places_of(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,7 +74,9 @@ class CapturedLauncher:
         layer_group: list[int],
         max_tokens: int,
         eager: EagerLauncher,
+        draw: Draw,
     ) -> None:
+        self._draw = draw
         self._platform = platform
         self._ahead = ahead
         self._table = table
@@ -92,6 +100,7 @@ class CapturedLauncher:
         longs = [torch.zeros(tokens, dtype=torch.int64, device=device) for _ in range(3)]
         slots = torch.zeros(table.num_groups, tokens, dtype=torch.int64, device=device)
         blocks = torch.zeros(table.num_groups, rows, table.max_blocks, dtype=torch.int32, device=device)
+        self._logits = torch.empty(min(rows, DRAWN_ROWS), table.vocab_size, dtype=torch.float32, device=device)
         self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks)
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
@@ -151,7 +160,8 @@ class CapturedLauncher:
             host_sample_rows=lineup.sampled_rows,
             host_sample_positions=positions,
         )
-        return Launched(plan, batch, None, _first(chosen, sampled), lambda: _first(step.tail.replay(), sampled))
+        chosen = _first(chosen, sampled)
+        return Launched(plan, batch, None, chosen, lambda: _first(step.tail.replay(), sampled), _draws(step, sampled))
 
     def _capture(self, room: Room) -> _Step:
         """Prepare a room on the scratch row, then capture its body and its tail."""
@@ -208,7 +218,26 @@ class CapturedLauncher:
         step.body = self._platform.capture(body)
         step.body.replay()
         step.tail = self._platform.capture(tail)
+        if room.rows <= len(self._logits):
+            self._capture_draw(step, latest)
         return step
+
+    def _capture_draw(self, step: _Step, latest: list[Tensor]) -> None:
+        """Score and draw, of the states that the body leaves in `latest`."""
+        _, rows, positions = step.places
+        logits = self._logits[: rows.shape[0]]
+
+        def score(_: Cut) -> Tensor:
+            return logits.copy_(self._head(latest[0]))
+
+        def draw(_: Cut) -> Tensor:
+            columns = Columns(self._table.columns.index_select(0, rows))
+            over_temperature(logits, columns)
+            tokens = self._draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)
+            self._table.write(rows, positions, tokens)
+            return tokens
+
+        step.score, step.draw = self._platform.capture(score), self._platform.capture(draw)
 
 
 def _cuts(layers: int) -> frozenset[int]:
@@ -219,6 +248,13 @@ def _cuts(layers: int) -> frozenset[int]:
 
 def _first(tensor: Tensor, count: int) -> Tensor:
     return tensor if tensor.shape[0] == count else tensor[:count]
+
+
+def _draws(step: _Step, count: int) -> Draws | None:
+    score, draw = step.score, step.draw
+    if score is None or draw is None:
+        return None
+    return Draws(lambda: _first(score.replay(), count), lambda: _first(draw.replay(), count))
 
 
 class _NotYet:

@@ -6,6 +6,7 @@ from operator import attrgetter
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from octavo.base.wire import Sampling
@@ -59,6 +60,12 @@ def is_plain(sampling: Sampling) -> bool:
         and sampling.frequency_penalty == 0.0
         and sampling.repetition_penalty == 1.0
     )
+
+
+def is_bare(sampling: Sampling) -> bool:
+    """Plain but for its temperature: a draw from the logits as they are is the answer."""
+    neutral = sampling.top_p == 1.0 and sampling.top_k <= 0 and sampling.min_p == 0.0 and sampling.typical_p == 1.0
+    return (is_greedy(sampling) or neutral) and is_plain(structs.replace(sampling, temperature=0.0))
 
 
 class Columns:

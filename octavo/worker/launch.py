@@ -22,6 +22,15 @@ class Launched:
     hidden: Tensor | None  # [T, E], where they were asked for
     chosen: Tensor  # [S, E], those of the sampled rows
     greedy: Callable[[], Tensor]  # draws the likeliest tokens [S] int64 and writes them into the table
+    draws: "Draws | None" = None  # None: logits and draw are the caller's to do
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The same for rows that have a temperature, in two parts: what the logits are to forbid may come later."""
+
+    score: Callable[[], Tensor]  # logits [S, V] fp32, which may be written over, but not kept
+    draw: Callable[[], Tensor]  # tokens [S] int64 from them as they stand then; writes them into the table
 
 
 class Launcher(Protocol):

@@ -149,7 +149,7 @@ def _launcher(ops: Ops, part: Part) -> Launcher:
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
     if not part.capture or ahead is None:
         return eager
-    return captured(platform, ahead, stager, table, model, head, layout, kv, eager, resolved)
+    return captured(platform, ops, ahead, stager, table, model, head, layout, kv, eager, resolved)
 
 
 def _enough(arch: Architecture) -> int:

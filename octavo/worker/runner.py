@@ -29,7 +29,7 @@ class _Begun:
     """A step that is computed; what its sampling starts from, unless that is the likeliest tokens."""
 
     launched: Launched
-    prepared: Prepared | None = None
+    prepared: Prepared | None = None  # None: nothing is asked of the draw but temperatures
     logits: Tensor | None = None  # [S, V] fp32
 
 
@@ -96,6 +96,8 @@ class Runner:
         return _Begun(launched) if self._sampler.plain(rows) else self._with_logits(launched)
 
     def _with_logits(self, launched: Launched) -> "_Begun":
+        if launched.draws is not None and self._sampler.bare(launched.batch.host_sample_rows):
+            return _Begun(launched, None, launched.draws.score())
         return _Begun(launched, self._sampler.prepare(launched.batch), self._head(launched.chosen))
 
     @torch.inference_mode()
@@ -108,7 +110,7 @@ class Runner:
             prompt = self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         drawn: Drawn | None = None
         if batch.host_sample_rows.size:
-            if riders and begun.prepared is None:
+            if riders and begun.logits is None:
                 begun = self._with_logits(launched)
             drawn = self._draw(begun, riders)
         prepared = begun.prepared
@@ -126,8 +128,12 @@ class Runner:
         return StepPending(launched.plan.step, event, outputs)
 
     def _draw(self, begun: "_Begun", riders: dict[str, Any]) -> Drawn:
-        if begun.prepared is None or begun.logits is None:
+        if begun.logits is None:
             return Drawn(begun.launched.greedy(), None)
+        if begun.prepared is None:
+            assert begun.launched.draws is not None
+            self._sampler.apply_riders(begun.logits, riders)
+            return Drawn(begun.launched.draws.draw(), None)
         drawn = self._sampler.sample(begun.logits, begun.prepared, riders)
         batch = begun.launched.batch
         self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens)

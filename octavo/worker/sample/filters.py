@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
-from octavo.worker.columns import is_greedy
+from octavo.worker.columns import Columns, is_greedy
 from octavo.worker.sample.masks import NEVER
 from octavo.worker.sample.search import best_until
 from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, take
@@ -44,8 +44,13 @@ class Temperature(_Filter):
         return added.sampling.temperature != 1.0
 
     def apply(self, logits: Tensor, step: SampleStep, staged: list[Tensor]) -> None:  # noqa: ARG002
-        temperature = step.columns.temperature
-        logits.div_(temperature.masked_fill(temperature == 0.0, 1.0)[:, None])
+        over_temperature(logits, step.columns)
+
+
+def over_temperature(logits: Tensor, columns: Columns) -> None:
+    """Logits ``[S, V]`` over their rows' temperature, in place; greedy rows stay."""
+    temperature = columns.temperature
+    logits.div_(temperature.masked_fill(temperature == 0.0, 1.0)[:, None])
 
 
 class MinP(_Filter):

@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo.base.plan import AddedRow, StepPlan
 from octavo.kernels.ops import Ops
 from octavo.worker.batch import Batch
-from octavo.worker.columns import Columns, is_greedy, is_plain
+from octavo.worker.columns import Columns, is_bare, is_greedy, is_plain
 from octavo.worker.sample.draw import draw
 from octavo.worker.sample.logprobs import describe
 from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
@@ -60,6 +60,7 @@ class Sampler:
         rows = table.max_rows + 1
         self._greedy = np.zeros(rows, dtype=np.bool_)
         self._special: set[int] = set()  # rows that want anything but their likeliest token
+        self._ruled: set[int] = set()  # those of them that want more than a draw
         self._tops = np.full(rows, -1, dtype=np.int64)
         self._asked: dict[int, Ints] = {}
 
@@ -73,6 +74,10 @@ class Sampler:
     def plain(self, rows: Longs) -> bool:
         """Whether these rows ``[S]`` want their likeliest tokens and nothing else."""
         return not self._special or self._special.isdisjoint(rows.tolist())
+
+    def bare(self, rows: Longs) -> bool:
+        """Whether these rows ``[S]`` want a draw from their logits as they are, or the likeliest token."""
+        return not self._ruled or self._ruled.isdisjoint(rows.tolist())
 
     def prepare(self, batch: Batch) -> Prepared:
         """Settle and upload what the draw of this batch needs."""
@@ -115,9 +120,7 @@ class Sampler:
         sound = None
         if any(rule.hides for rule, _ in prepared.rules):
             sound = logits.amax(-1).isfinite()
-        for name, payload in riders.items():
-            if name in self._rider_rules:
-                self._rider_rules[name].apply(logits, payload)
+        self.apply_riders(logits, riders)
         for rule, staged in prepared.rules:
             rule.apply(logits, prepared.step, staged)
         step = prepared.step
@@ -128,6 +131,12 @@ class Sampler:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
         return Drawn(tokens, describe(raw, chosen, max(prepared.tops), prepared.asked))
+
+    def apply_riders(self, logits: Tensor, riders: Mapping[str, Any]) -> None:
+        """Have the rules that read them write over logits ``[S, V]``."""
+        for name, payload in riders.items():
+            if name in self._rider_rules:
+                self._rider_rules[name].apply(logits, payload)
 
     def _stage_asked(self, rows: Longs, tops: Longs) -> Ints | None:
         """Ids that the rows asked for, ``[len(rows), max(tops)]``, -1 where there is none."""
@@ -152,12 +161,15 @@ class Sampler:
             self._asked[added.row] = ints(asked)
             self._tops[added.row] = len(asked)
         self._special.add(added.row)
+        if not is_bare(added.sampling):
+            self._ruled.add(added.row)
         for rule in self._rules:
             rule.add(added)
 
     def _drop(self, row: int) -> None:
         if row in self._special:
             self._special.remove(row)
+            self._ruled.discard(row)
             self._asked.pop(row, None)
             for rule in self._rules:
                 rule.drop(row)

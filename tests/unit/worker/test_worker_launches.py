@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from worker_toy import OPS, Driver, NewBlocks, ToyModel, layout, resolved
+from worker_toy import OPS, Driver, NewBlocks, ToyModel, greedy, layout, resolved
 
 from octavo.kernels.ahead import Room
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import build_runner
+from octavo.worker.columns import is_bare
 
 
 class Plans:
@@ -115,3 +116,21 @@ def test_a_decode_step_is_two_copies_two_graphs_and_an_event(rows):
 def test_new_blocks_add_a_copy_and_a_scatter():
     more = NewBlocks([0], [0], [2], [9])
     assert Bench().step((), [0], [1], [1], [0], new_blocks=[more]) == LEAST + Counter(clone=1, index_copy_=1)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_a_step_of_rows_with_a_temperature_is_one_graph_more(rows):
+    bench, which = Bench(), list(range(rows))
+    samplings = [greedy(temperature=0.7, seed=row) for row in which]
+    added = [bench.driver.added(row, [1] * 7, sampling=sampling) for row, sampling in zip(which, samplings)]
+    bench.step(added, which, [7] * rows, [0] * rows, which)
+    for step in range(4):
+        assert bench.step((), which, [1] * rows, [7 + step] * rows, which) == LEAST + Counter(graph=1)
+
+
+@pytest.mark.parametrize(
+    "more", [{"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}, {"logprobs": 1}, {"min_tokens": 2}], ids=str
+)
+def test_rows_that_want_more_are_not_drawn_so(more):
+    assert is_bare(greedy(temperature=0.7))
+    assert not is_bare(greedy(temperature=0.7, **more))
