@@ -30,7 +30,7 @@ from octavo.serve.metrics import Metrics
 from octavo.serve.quota import Meter, Quotas
 from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
-from octavo.serve.survival import SurvivalCollector
+from octavo.serve.survival import survival_families
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -63,7 +63,7 @@ class Service:
         self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
         self.metrics = Metrics(self.names[0], self.stats, compat=config.serve.metrics_compat == "vllm")
         self.recorder = Recorder(self.metrics, config.serve)
-        self.metrics.registry.register(SurvivalCollector(self.names[0], self.survival))
+        self.metrics.show(*survival_families(self.survival))
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
