@@ -33,6 +33,11 @@ def line(name: str, text: str = "hello", url: str = URL, **fields: Any) -> str:
     return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
 
 
+def response(name: str) -> str:
+    body = {"input": "hi", "max_output_tokens": 2}
+    return json.dumps({"custom_id": name, "method": "POST", "url": "/v1/responses", "body": body})
+
+
 def upload(live: Live, data: bytes, query: str = "?purpose=batch&filename=in.jsonl") -> Answer:
     return live.call("POST", f"/v1/files{query}", data, RAW)
 
@@ -254,7 +259,7 @@ def test_the_openai_client(kept: Live) -> None:
 
 async def test_run_batch_without_a_server(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines = [line("a"), "{broken", line("r", url="/v1/responses", input="hi", max_output_tokens=2), line("b")]
+    lines = [line("a"), "{broken", response("r"), line("b")]
     source.write_text("\n".join(lines))
 
     async def launcher(_: Any) -> Any:
