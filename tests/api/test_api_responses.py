@@ -178,6 +178,8 @@ def test_cancel(kept: Live) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"conversation": "c"}, "conversation"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"metadata": {"k" * 65: "a"}}, "metadata"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 10**6}, "max_output_tokens"),
         ({"max_tokens": 5}, "max_tokens"),
@@ -199,6 +201,13 @@ def test_bad_requests(kept: Live, fields: dict[str, Any], param: str) -> None:
     assert answer.status == 400, answer.body
     assert answer.error["param"].startswith(param)
     assert not kept.engine.requests
+
+
+def test_a_response_that_is_not_there_is_named_by_the_field(kept: Live) -> None:
+    answer = kept.post("/v1/responses", {"input": "a", "previous_response_id": "resp_gone"})
+    assert (answer.status, answer.error["param"]) == (404, "previous_response_id")
+    answer = kept.post("/v1/batches", {"input_file_id": "file-gone", "endpoint": "/v1/completions"})
+    assert (answer.status, answer.error["param"]) == (404, "input_file_id")
 
 
 def test_fields_of_chat_pass_through(kept: Live) -> None:

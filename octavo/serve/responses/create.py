@@ -82,7 +82,8 @@ async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
     """The conversation so far, oldest first."""
     if body.previous_response_id is None:
         return []
-    chain = await call.service.stores.responses.chain(call.owner, body.previous_response_id)
+    with own_words({"response_id": "previous_response_id"}, {}):
+        chain = await call.service.stores.responses.chain(call.owner, body.previous_response_id)
     if chain[-1].previous is not None:
         raise UserError(f"The conversation has more than {len(chain)} turns.", param="previous_response_id")
     if chain[0].status not in ("completed", "incomplete"):

@@ -28,6 +28,8 @@ def check(body: ResponsesRequest) -> None:
 def chat_body(body: ResponsesRequest, items: Sequence[InputItem]) -> dict[str, Any]:
     """The chat request that means the same. `items`: the whole conversation, earlier responses included."""
     messages = messages_of(items, len(items) - len(input_items(body)))
+    if not messages:
+        raise UserError("input holds nothing to answer.", param="input", code="invalid_value")
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
     found: dict[str, Any] = {
