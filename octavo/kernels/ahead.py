@@ -19,11 +19,13 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a captured step holds. `mixed`: rows may have more than one token; else rows and tokens are the same."""
+    """What a captured step holds. `mixed`: rows may have more than one token; else rows and tokens are the same.
+    `fresh`: it is one row that has nothing computed yet, and mixed."""
 
     rows: int
     tokens: int
     mixed: bool
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class StepInput:
 
 
 class AheadOps(Protocol):
+    fresh_rooms: bool  # whether rooms for fresh rows are any quicker
+
     def places(self, room: Room) -> int:
         """int32 places that attention's plan of one KV group takes."""
         ...

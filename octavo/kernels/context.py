@@ -3,6 +3,7 @@
 Legend: T tokens of the step, R rows of the step, N blocks of the pool, H heads, B block size, D head dim.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -54,6 +55,7 @@ class ForwardContext:
     prompt_lens: torch.Tensor | None = (
         None  # [T] int64, prompt length of each token's request; see Architecture.rope_switch
     )
+    before_layer: Callable[[int], None] | None = None  # told of each layer that begins
 
     def attention(self, layer: int) -> tuple[AttentionMeta, torch.Tensor]:
         return self.groups[self.layer_group[layer]], self.kv[layer]

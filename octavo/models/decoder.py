@@ -44,7 +44,9 @@ class Decoder(nn.Module):
         angles: list[Angles] = [rotary.at(positions, ctx.prompt_lens) for rotary in self.rotaries]
         x: Tensor = self.embedding(input_ids)
         residual: Tensor | None = None
-        for block, rope in zip(self.blocks, self.layer_rope):
+        for layer, (block, rope) in enumerate(zip(self.blocks, self.layer_rope)):
+            if ctx.before_layer is not None:
+                ctx.before_layer(layer)
             x, residual = block(x, residual, (None, None) if rope is None else angles[rope], ctx)
         return self.norm.add(x, residual)[0]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Cut = Callable[[], None]
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -120,8 +121,9 @@ class Platform(Protocol):
         """Mark the present end of the device's queue."""
         ...
 
-    def capture(self, work: "Callable[[], T]") -> "Captured[T]":
-        """Run `work` once or twice, and keep it for replay. It must only enqueue, on tensors that stay in place."""
+    def capture(self, work: "Callable[[Cut], T]") -> "Captured[T]":
+        """Run `work` once or twice, and keep it for replay. It must only enqueue, on tensors that stay in place. Where
+        it calls what it is given, a replay lets the device begin before the host has got to the rest."""
         ...
 
     def start_peak(self) -> int:

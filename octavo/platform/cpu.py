@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic
 
 from octavo.platform import host_memory
 from octavo.platform.arena import TAGS, Arena, NoArena, TaggedMemory
-from octavo.platform.base import Captured, Facts, T
+from octavo.platform.base import Captured, Cut, Facts, T
 from octavo.platform.limits import core_limit, memory_limits
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ _NOW = _Now()
 class _Again(Generic[T]):
     """A CPU has nothing to capture: the work is done anew."""
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[Cut], T]) -> None:
         self._work = work
 
     def replay(self) -> T:
-        return self._work()
+        return self._work(lambda: None)
 
 
 class _Stays:
@@ -123,7 +123,7 @@ class CpuPlatform:
     def event(self) -> _Now:
         return _NOW
 
-    def capture(self, work: Callable[[], T]) -> Captured[T]:
+    def capture(self, work: Callable[[Cut], T]) -> Captured[T]:
         return _Again(work)
 
     def start_peak(self) -> int:

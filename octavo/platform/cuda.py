@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from octavo.base.errors import ConfigError
 from octavo.platform import device_memory
 from octavo.platform.arena import Arena, NoArena, TaggedMemory
-from octavo.platform.base import Captured, Event, Facts, T
+from octavo.platform.base import Captured, Cut, Event, Facts, T
 from octavo.platform.limits import core_limit
 from octavo.platform.pinned import Aside, put_aside
 
@@ -21,15 +21,16 @@ def available() -> bool:
     return torch.version.cuda is not None and torch.cuda.device_count() > 0
 
 
-class _Graph(Generic[T]):
-    """A CUDA graph and the tensors that it leaves its results in."""
+class _Graphs(Generic[T]):
+    """CUDA graphs, one behind the other, and the tensors that they leave their results in."""
 
-    def __init__(self, graph: "torch.cuda.CUDAGraph", result: T) -> None:
-        self._graph = graph
+    def __init__(self, graphs: "list[torch.cuda.CUDAGraph]", result: T) -> None:
+        self._graphs = graphs
         self._result = result
 
     def replay(self) -> T:
-        self._graph.replay()
+        for graph in self._graphs:
+            graph.replay()
         return self._result
 
 
@@ -44,6 +45,7 @@ class CudaPlatform:
 
         self.device = torch.device("cuda", index)
         self._graph_pool: Any = None
+        self._graph_stream: Any = None
         self._stream: Any = None
 
     @staticmethod
@@ -139,21 +141,36 @@ class CudaPlatform:
         event.record(self._stream)
         return event
 
-    def capture(self, work: Callable[[], T]) -> Captured[T]:
+    def capture(self, work: Callable[[Cut], T]) -> Captured[T]:
         import torch
 
         if self._graph_pool is None:
+            # Graphs that are captured on one stream leave each other their memory.
             self._graph_pool = torch.cuda.graph_pool_handle()
+            self._graph_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         # Once outside: libraries and kernels set themselves up at their first call, which a capture cannot hold.
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream = self._graph_stream
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            work()
+            work(lambda: None)
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
-            result = work()
-        return _Graph(graph, result)
+        graphs = [torch.cuda.CUDAGraph()]
+
+        def cut() -> None:
+            graphs[-1].capture_end()
+            graphs.append(torch.cuda.CUDAGraph())
+            graphs[-1].capture_begin(pool=self._graph_pool)
+
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()  # for the graphs' pool to have room
+        with torch.cuda.stream(stream):
+            graphs[0].capture_begin(pool=self._graph_pool)
+            try:
+                result = work(cut)
+            finally:
+                graphs[-1].capture_end()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        return _Graphs(graphs, result)
 
     def start_peak(self) -> int:
         import torch

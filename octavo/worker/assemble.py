@@ -8,6 +8,7 @@ from torch import Tensor
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.specs import KVLayout
+from octavo.kernels.ahead import AheadOps
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.platform.base import Platform
@@ -22,6 +23,7 @@ from octavo.worker.sample.bitmask import BitMask
 from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.shortage import FrugalLauncher
+from octavo.worker.staged_batch import StagedBatchBuilder
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -53,16 +55,16 @@ def build_runner(
     """
     stager = Stager(platform, buffers=SENDS_A_STEP * (resolved.depth + 1))
     table = RequestTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size)
-    make = HostBatchBuilder if platform.name == "cpu" else BatchBuilder
-    builder = make(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
     rules = standard_rules(table.max_rows, vocab_size, stager.send)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
     head = GenerateHead(model)
+    ahead = ahead_ops(ops, layout, dtype, group)
+    builder = batch_builder(platform, table, stager, resolved, ahead)
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
     launcher: Launcher = eager
-    if capture:
-        launcher = captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved, group=group)
+    if capture and ahead is not None:
+        launcher = captured(platform, ahead, stager, table, model, head, layout, kv, eager, resolved)
     return Runner(
         platform=platform,
         stager=stager,
@@ -74,9 +76,25 @@ def build_runner(
     )
 
 
+def ahead_ops(ops: Ops, layout: KVLayout, kv_dtype: torch.dtype, group: int) -> AheadOps | None:
+    """What steps planned ahead need, for this model's heads; None where the operations have no such thing."""
+    spec = layout.groups[0].spec
+    return None if ops.ahead is None else ops.ahead(group, spec.num_kv_heads, spec.head_dim, kv_dtype.itemsize)
+
+
+def batch_builder(
+    platform: Platform, table: RequestTable, stager: Stager, resolved: Resolved, ahead: AheadOps | None
+) -> BatchBuilder:
+    """The quickest way to a batch that the device and its operations have."""
+    sizes = resolved.max_num_batched_tokens, resolved.max_num_seqs
+    if platform.name == "cpu":
+        return HostBatchBuilder(table, stager, *sizes)
+    return BatchBuilder(table, stager, *sizes) if ahead is None else StagedBatchBuilder(table, stager, *sizes, ahead)
+
+
 def captured(
     platform: Platform,
-    ops: Ops,
+    ahead: AheadOps,
     stager: Stager,
     table: RequestTable,
     model: Model,
@@ -85,16 +103,11 @@ def captured(
     kv: list[Tensor],
     eager: EagerLauncher,
     resolved: Resolved,
-    *,
-    group: int,
-) -> Launcher:
-    """A launcher of captured steps over an eager one; that one itself where the operations cannot be captured."""
-    if ops.ahead is None:
-        return eager
-    spec = layout.groups[0].spec
+) -> CapturedLauncher:
+    """A launcher of captured steps over an eager one."""
     return CapturedLauncher(
         platform=platform,
-        ahead=ops.ahead(group, spec.num_kv_heads, spec.head_dim, kv[0].dtype.itemsize),
+        ahead=ahead,
         table=table,
         stager=stager,
         model=model,

@@ -41,13 +41,30 @@ class Batch:
 
 
 @dataclass(slots=True, frozen=True)
-class _Shape:
-    """A plan as arrays, checked: rows, tokens a row and first positions ``[R]``, sampled entries ``[S]``."""
+class Shape:
+    """A plan as arrays, checked."""
 
-    rows: Longs
-    counts: Longs
-    starts: Longs
-    sample: Longs
+    rows: Longs  # [R]
+    counts: Longs  # [R], tokens
+    starts: Longs  # [R], first positions
+    sample: Longs  # [S], indexes into the rows
+    query_start: Longs  # [R + 1]
+    seq_lens: Longs  # [R]
+
+    @property
+    def total(self) -> int:
+        return int(self.query_start[-1])
+
+    @property
+    def sample_index(self) -> Longs:
+        return self.query_start[self.sample + 1] - 1
+
+    def places(self) -> tuple[Longs, Longs]:
+        """Row and position of each token, ``[T]``."""
+        if self.total == self.rows.size:
+            return self.rows, self.starts
+        positions = np.arange(self.total) - np.repeat(self.query_start[:-1] - self.starts, self.counts)
+        return np.repeat(self.rows, self.counts), positions
 
 
 class BatchBuilder:
@@ -80,57 +97,62 @@ class BatchBuilder:
         Raises EngineError when the plan does not fit the buffers or names rows and positions that do not exist.
         """
         shape = self._checked(plan, pad_rows)
-        query_start = np.zeros(shape.rows.size + 1, dtype=np.int64)
-        np.cumsum(shape.counts, out=query_start[1:])
-        token_rows = np.repeat(shape.rows, shape.counts)
-        positions = np.arange(query_start[-1]) - np.repeat(query_start[:-1] - shape.starts, shape.counts)
-        seq_lens = shape.starts + shape.counts
-        sample_index = query_start[shape.sample + 1] - 1
-        arrays = [token_rows, positions, shape.rows, query_start, seq_lens]
-        arrays += [sample_index, shape.rows[shape.sample], seq_lens[shape.sample], self._table.num_prompt[token_rows]]
+        token_rows, positions = shape.places()
+        sampled, ends = shape.rows[shape.sample], shape.seq_lens[shape.sample]
+        arrays = [token_rows, positions, shape.rows, shape.query_start, shape.seq_lens]
+        arrays += [shape.sample_index, sampled, ends, self._table.num_prompt[token_rows]]
         staged = self._stager.send([ints(array) for array in arrays])
-        groups = self._fill(staged, shape.counts.tolist(), seq_lens.tolist())
-        total = int(query_start[-1])
+        total, count, width = shape.total, shape.rows.size, self._width(shape)
+        query_start = self._query_start[: count + 1].copy_(staged[3])
+        seq_lens = self._seq_lens[:count].copy_(staged[4])
+        self._prompt_lens[:total].copy_(staged[8])
+        self._gather(staged[0].long(), self._positions[:total].copy_(staged[1]), staged[2].long(), width)
+        places = staged[5].long(), staged[6].long(), staged[7].long()
+        return self._batch(shape, places, query_start, seq_lens)
+
+    def _batch(self, shape: Shape, places: tuple[Tensor, Tensor, Tensor], starts: Tensor, seq_lens: Tensor) -> Batch:
+        """The buffers as far as they are filled. places ``[S]`` int64: index, row and position of what is sampled;
+        starts ``[R + 1]`` and seq_lens ``[R]`` int32, on the device."""
+        total = shape.total
         return Batch(
             input_ids=self._input_ids[:total],
             positions=self._positions[:total],
-            prompt_lens=self._prompt_lens[:total].copy_(staged[8]),
-            groups=groups,
-            sample_index=staged[5].long(),
-            sample_rows=staged[6].long(),
-            sample_positions=staged[7].long(),
+            prompt_lens=self._prompt_lens[:total],
+            groups=self._metas(shape, starts, seq_lens),
+            sample_index=places[0],
+            sample_rows=places[1],
+            sample_positions=places[2],
             rows=shape.rows,
-            query_start=query_start,
+            query_start=shape.query_start,
             starts=shape.starts,
             host_sample_rows=shape.rows[shape.sample],
-            host_sample_positions=seq_lens[shape.sample],
+            host_sample_positions=shape.seq_lens[shape.sample],
         )
 
-    def _fill(self, staged: list[Tensor], query_lens: list[int], seq_lens_host: list[int]) -> list[AttentionMeta]:
-        """Write the device buffers from the staged arrays; one AttentionMeta a KV group."""
-        max_seq_len = max(seq_lens_host, default=1)
-        size = self._table.block_size
-        total, count, width = staged[0].numel(), staged[2].numel(), -(-max_seq_len // size)
-        positions = self._positions[:total].copy_(staged[1])
-        query_start = self._query_start[: count + 1].copy_(staged[3])
-        seq_lens = self._seq_lens[:count].copy_(staged[4])
-        self._gather(staged[0].long(), positions, staged[2].long(), width)
+    def _metas(self, shape: Shape, query_start: Tensor, seq_lens: Tensor) -> list[AttentionMeta]:
+        """One a KV group."""
+        total, count, width = shape.total, shape.rows.size, self._width(shape)
+        query_lens, seq_lens_host = shape.counts.tolist(), shape.seq_lens.tolist()
         return [
             AttentionMeta(
                 block_table=self._block_table[group, :count, :width],
                 slots=self._slots[group, :total],
                 query_start=query_start,
                 seq_lens=seq_lens,
-                positions=positions,
-                block_size=size,
+                positions=self._positions[:total],
+                block_size=self._table.block_size,
                 max_query_len=max(query_lens, default=1),
-                max_seq_len=max_seq_len,
+                max_seq_len=max(seq_lens_host, default=1),
                 num_rows=count,
                 query_lens=query_lens,
                 seq_lens_host=seq_lens_host,
             )
             for group in range(self._table.num_groups)
         ]
+
+    def _width(self, shape: Shape) -> int:
+        """Blocks of the longest row."""
+        return -(-int(shape.seq_lens.max(initial=1)) // self._table.block_size)
 
     def _gather(self, token_rows: Tensor, positions: Tensor, rows: Tensor, width: int) -> None:
         """From the table: the tokens' ids and slots ``[T]``, and `width` blocks of each row ``[R]``."""
@@ -142,7 +164,7 @@ class BatchBuilder:
         self._slots[:, :total].copy_(block.long() * size + positions % size)
         self._block_table[:, : rows.numel(), :width].copy_(table.blocks[:, :, :width].index_select(1, rows))
 
-    def _checked(self, plan: StepPlan, pad_rows: int) -> _Shape:
+    def _checked(self, plan: StepPlan, pad_rows: int) -> Shape:
         rows, counts, starts = (np.asarray(each, dtype=np.int64) for each in (plan.rows, plan.num_tokens, plan.starts))
         sample = np.asarray(plan.sample, dtype=np.int64)
         if not rows.size == counts.size == starts.size:
@@ -161,4 +183,6 @@ class BatchBuilder:
             rows = np.append(rows, np.full(pad_rows, self._table.scratch))
             counts = np.append(counts, np.ones(pad_rows, dtype=np.int64))
             starts = np.append(starts, np.zeros(pad_rows, dtype=np.int64))
-        return _Shape(rows, counts, starts, sample)
+        query_start = np.zeros(rows.size + 1, dtype=np.int64)
+        np.cumsum(counts, out=query_start[1:])
+        return Shape(rows, counts, starts, sample, query_start, starts + counts)

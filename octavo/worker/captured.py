@@ -16,7 +16,7 @@ from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout
 from octavo.kernels.ahead import AheadOps, Lines, Room, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
-from octavo.platform.base import Captured, Platform
+from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
 from octavo.worker.columns import NUM_PROMPT
 from octavo.worker.head.generate import GenerateHead, Model
@@ -39,7 +39,7 @@ class _Step:
     input: StepInput
     groups: list[AttentionMeta]
     places: tuple[Tensor, Tensor, Tensor]  # [R] each: index, row and position of what is sampled
-    body: Captured[tuple[Tensor, Tensor]]  # hidden [T, E], chosen [R, E]
+    body: Captured[Tensor]  # hidden states of what is sampled [R, E]
     tail: Captured[Tensor]  # tokens [R]
     sampled: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # `places` of so many
 
@@ -79,7 +79,7 @@ class CapturedLauncher:
         self._kv = kv
         self._layer_group = layer_group
         self._eager = eager
-        self._rooms = rooms_for(table.max_rows, max_tokens)
+        self._rooms = rooms_for(table.max_rows, max_tokens, fresh=ahead.fresh_rooms)
         self._by_size = tightest_first(self._rooms)
         self._steps: dict[Room, _Step] = {}
         self._asked: Counter[Room] = Counter()
@@ -134,7 +134,7 @@ class CapturedLauncher:
         positions = seq_lens[lineup.sample]
         step.numbers.lay_out(lineup, seq_lens, positions)
         self._stager.fill(step.device, step.numbers.host)
-        hidden, chosen = step.body.replay()
+        chosen = step.body.replay()
         sampled = positions.size
         sample_index, sample_rows, sample_positions = step.places_of(sampled)
         batch = Batch(
@@ -151,7 +151,7 @@ class CapturedLauncher:
             host_sample_rows=lineup.sampled_rows,
             host_sample_positions=positions,
         )
-        return Launched(plan, batch, hidden, _first(chosen, sampled), lambda: _first(step.tail.replay(), sampled))
+        return Launched(plan, batch, None, _first(chosen, sampled), lambda: _first(step.tail.replay(), sampled))
 
     def _capture(self, room: Room) -> _Step:
         """Prepare a room on the scratch row, then capture its body and its tail."""
@@ -184,18 +184,20 @@ class CapturedLauncher:
         for meta, window, plan in zip(groups, self._windows, on_device[6:]):
             self._ahead.attach(meta, room, window, plan)
         context = ForwardContext(groups, self._layer_group, self._kv, into.prompt_lens)
+        cuts = _cuts(len(self._layer_group)) if room.mixed else frozenset()
         index, rows, positions = (torch.zeros(room.rows, dtype=torch.int64, device=device.device) for _ in range(3))
         latest: list[Tensor] = []  # the body's chosen states, for the tail
 
-        def body() -> tuple[Tensor, Tensor]:
+        def body(cut: Cut) -> Tensor:
+            context.before_layer = lambda layer: cut() if layer in cuts else None
             self._ahead.stage(self._lines, into, on_device[0], on_device[1], on_device[2], self._table.block_size)
             for place, sent in zip((index, rows, positions), on_device[3:6]):
                 place.copy_(sent)
             hidden = self._model(into.input_ids, into.positions, context)
             latest[:] = [hidden.index_select(0, index) if room.mixed else hidden]
-            return hidden, latest[0]
+            return latest[0]
 
-        def tail() -> Tensor:
+        def tail(_: Cut) -> Tensor:
             tokens = self._head.likeliest(latest[0])
             self._table.write(rows, positions, tokens)
             return tokens
@@ -207,6 +209,12 @@ class CapturedLauncher:
         step.body.replay()
         step.tail = self._platform.capture(tail)
         return step
+
+
+def _cuts(layers: int) -> frozenset[int]:
+    """Layers before which a prompt's step is cut, each piece twice the one before: to start a whole graph takes the
+    host as long as a short prompt takes the device, which is at work after the first small piece."""
+    return frozenset(2**power - 2 for power in range(2, layers.bit_length() + 1) if 2**power - 2 < layers)
 
 
 def _first(tensor: Tensor, count: int) -> Tensor:

@@ -19,7 +19,7 @@ class Launched:
 
     plan: StepPlan
     batch: Batch
-    hidden: Tensor  # [T, E]
+    hidden: Tensor | None  # [T, E], where they were asked for
     chosen: Tensor  # [S, E], those of the sampled rows
     greedy: Callable[[], Tensor]  # draws the likeliest tokens [S] int64 and writes them into the table
 

@@ -24,6 +24,7 @@ class Lineup:
     sampled_rows: Longs  # [S]
     total: int  # tokens
     mixed: bool  # some row has several tokens, or is not sampled
+    fresh: bool  # a row alone, of which nothing was computed before
 
     @classmethod
     def of(cls, plan: StepPlan) -> "Lineup":
@@ -33,12 +34,17 @@ class Lineup:
         np.cumsum(counts, out=query_start[1:])
         total = int(query_start[-1])
         mixed = not total == rows.size == sample.size
-        return cls(columns, rows, counts, query_start, sample, rows[sample], total, mixed)
+        return cls(columns, rows, counts, query_start, sample, rows[sample], total, mixed, _is_fresh(plan))
 
     def is_of(self, plan: StepPlan) -> bool:
         """Whether the plan has the very columns that this was made of, which never change."""
         rows, counts, sample = self.columns
-        return rows is plan.rows and counts is plan.num_tokens and sample is plan.sample
+        same = rows is plan.rows and counts is plan.num_tokens and sample is plan.sample
+        return same and self.fresh == _is_fresh(plan)
+
+
+def _is_fresh(plan: StepPlan) -> bool:
+    return len(plan.rows) == 1 and plan.starts[0] == 0
 
 
 NOBODY = Lineup.of(StepPlan(-1, [], [], [], [], [], [], []))

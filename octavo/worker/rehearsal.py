@@ -24,8 +24,7 @@ from octavo.kernels.ops import Compiler, Ops
 from octavo.models.arch import Architecture
 from octavo.models.decoder import build
 from octavo.platform.cpu import CpuPlatform
-from octavo.worker.assemble import allocate_kv, captured, kv_views, layer_groups
-from octavo.worker.batch import BatchBuilder
+from octavo.worker.assemble import ahead_ops, allocate_kv, batch_builder, captured, kv_views, layer_groups
 from octavo.worker.head.generate import GenerateHead
 from octavo.worker.launch import EagerLauncher, Launcher
 from octavo.worker.scratch import PROBE_BLOCKS, largest_plan, next_plan, small_plan, smallest_plan, warm_tokens
@@ -137,13 +136,14 @@ def _launcher(ops: Ops, part: Part) -> Launcher:
     model = build(arch, ops, dtype, platform.device, max_position=ROTATIONS, empty=platform.zeros)
     stager = Stager(platform, buffers=1)
     table = _PaperTable(platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, arch.vocab_size)
-    builder = _PaperBuilder(table, stager, resolved.max_num_batched_tokens, resolved.max_num_seqs)
+    ahead = ahead_ops(ops, layout, part.kv_dtype, arch.query_group)
+    builder = batch_builder(platform, table, stager, resolved, ahead)
     kv = kv_views(allocate_kv(platform.zeros, layout, part.kv_dtype), layout)
     head = GenerateHead(model)
     eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
-    if not part.capture:
+    if not part.capture or ahead is None:
         return eager
-    return captured(platform, ops, stager, table, model, head, layout, kv, eager, resolved, group=arch.query_group)
+    return captured(platform, ahead, stager, table, model, head, layout, kv, eager, resolved)
 
 
 def _enough(arch: Architecture) -> int:
@@ -184,9 +184,4 @@ _MADE: dict[Any, Callable[..., Tensor]] = {
 
 class _PaperTable(RequestTable):
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Nobody will read it."""
-
-
-class _PaperBuilder(BatchBuilder):
-    def _gather(self, token_rows: Tensor, positions: Tensor, rows: Tensor, width: int) -> None:
         """Nobody will read it."""

@@ -8,20 +8,23 @@ from octavo.worker.lineup import Lineup
 MAX_DECODE_ROWS = 512
 MIXED_TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
 MIXED_ROWS = 64
+FRESH_TOKENS = 256  # of the shortest prompt that gains by a room of its own
 WASTE = 2  # a room may be this many times what the plan needs, if the right one is not there yet
 
 
-def rooms_for(max_rows: int, max_tokens: int) -> list[Room]:
-    """All rooms of an engine, in the order in which they are worth having."""
+def rooms_for(max_rows: int, max_tokens: int, *, fresh: bool) -> list[Room]:
+    """All rooms of an engine, in the order in which they are worth having. `fresh`: prompts that come alone gain by
+    rooms of their own."""
     sizes = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, MAX_DECODE_ROWS + 1, 32)]
     rows = sorted({min(size, max_rows, max_tokens) for size in sizes})
     decode = [Room(size, size, mixed=False) for size in rows]
     tokens = sorted({size for size in MIXED_TOKENS if size <= max_tokens})
     mixed = [Room(min(MIXED_ROWS, size, max_rows), size, mixed=True) for size in tokens]
+    alone = [Room(1, size, mixed=True, fresh=True) for size in tokens if fresh and size >= FRESH_TOKENS]
     # One stream first, then prompts beside it, then the powers of two, then the steps between.
     coarse = [room for room in decode if room.rows & (room.rows - 1) == 0]
     fine = [room for room in decode if room not in coarse]
-    return [*coarse[:1], *mixed, *coarse[1:], *fine]
+    return [*coarse[:1], *mixed, *alone, *coarse[1:], *fine]
 
 
 def tightest_first(rooms: Sequence[Room]) -> list[Room]:
@@ -31,8 +34,9 @@ def tightest_first(rooms: Sequence[Room]) -> list[Room]:
 
 def holding(lineup: Lineup, rooms: Sequence[Room]) -> list[Room]:
     """Those of `rooms` that hold a lineup, tightest first as they stand."""
-    mixed, rows, tokens = lineup.mixed, lineup.rows.size, lineup.total
-    return [room for room in rooms if room.tokens >= tokens and room.rows >= rows and room.mixed == mixed]
+    mixed, rows, tokens, fresh = lineup.mixed, lineup.rows.size, lineup.total, lineup.fresh
+    able = [room for room in rooms if room.tokens >= tokens and room.rows >= rows and room.mixed == mixed]
+    return [room for room in able if fresh or not room.fresh]
 
 
 def fitting(able: Sequence[Room], tokens: int, ready: Container[Room]) -> Room | None:

@@ -109,7 +109,9 @@ class Runner:
             drawn = self._draw(begun, riders)
         # After the draw: a head may write over the logits that it gave last.
         spans = self._prompt_logprobs.prepare(batch)
-        prompt = None if spans is None else self._prompt_logprobs.compute(launched.hidden, self._head, spans)
+        prompt = None
+        if spans is not None and launched.hidden is not None:
+            prompt = self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         prepared = begun.prepared
         outputs = Outputs(
             tokens=self._landing.take(drawn.tokens) if drawn else None,

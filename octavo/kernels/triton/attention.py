@@ -6,18 +6,16 @@ Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
-from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepared_rows
-from octavo.kernels.triton.attention_prefill import Tiles, max_tiles, prefill_attention, queries_of
+from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
+from octavo.kernels.triton.attention_prefill import Heads, Tiles, Tiling, max_tiles, prefill_attention, tiling
 from octavo.kernels.triton.target import target_here
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -55,8 +53,7 @@ def paged_attention(
     for row in plan.fresh:
         out[row.start : row.start + row.length] = fresh_attention(q, row, scale)
     if plan.tiles is not None:
-        busy = num_programs(q.device) // PREFILL_SHARE
-        prefill_attention(q, kv, meta, plan.tiles, busy, out, scale, window, softcap)
+        prefill_attention(q, kv, meta, plan.tiles, out, scale, window, softcap)
     return out
 
 
@@ -69,7 +66,7 @@ def step_plan(
     if isinstance(plan, StepPlan):
         return plan
     if isinstance(plan, PlanAhead):
-        made = _completed(plan, q, num_kv_heads)
+        made = _completed(plan, meta, q, num_kv_heads, plain=window is None and softcap is None)
     else:
         made = _from_host(meta, q, num_kv_heads, window, plain=window is None and softcap is None)
     meta.scratch[key] = made
@@ -82,22 +79,27 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     programs = num_programs(q.device)
     rows = query_lens.size
     fresh = prepared_rows(meta) if plain else []
+    if sum(row.length for row in fresh) == q.shape[0]:
+        return StepPlan(None, None, fresh)
     tiled = query_lens.copy()
     tiled[[row.index for row in fresh]] = 0
-    packed = np.empty(2 * rows + 3, dtype=np.int32)
+    packed = np.empty(2 * rows + 4, dtype=np.int32)
     cu_chunks, chunk, cu_tiles = packed[: rows + 1], packed[rows + 1 : rows + 2], packed[rows + 2 :]
     chunk[0] = _fill_chunks(cu_chunks, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
-    queries = queries_of(q.shape[0], q.shape[1] // num_kv_heads, q.dtype.itemsize, q.shape[2])
-    _fill_tiles(cu_tiles, tiled, queries)
+    heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
+    cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
+    count = _fill_tiles(cu_tiles, tiled, seq_lens, window, cut)
     device = _upload(packed, q.device)
     decode = None
     if cu_chunks[-1]:
         decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q)
-    count = int(cu_tiles[-1])
-    return StepPlan(decode, Tiles(device[rows + 2 :], count, queries) if count else None, fresh)
+    return StepPlan(decode, Tiles(device[rows + 2 :], count, cut) if count else None, fresh)
 
 
-def _completed(ahead: PlanAhead, q: torch.Tensor, num_kv_heads: int) -> StepPlan:
+def _completed(ahead: PlanAhead, meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, *, plain: bool) -> StepPlan:
+    fresh = prepared_rows(meta) if plain else []
+    if fresh:
+        return StepPlan(None, None, fresh)
     programs = num_programs(q.device)
     rows = ahead.cu_chunks.shape[0] - 1
     most = chunk_capacity(rows, programs, num_kv_heads)
@@ -116,30 +118,31 @@ class TritonAhead:
     """`AheadOps` for one shape of heads."""
 
     def __init__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
-        self._num_kv_heads = num_kv_heads
-        self._queries = partial(queries_of, group=group, dtype_bytes=dtype_bytes, head_dim=head_dim)
+        self.fresh_rooms = suits(head_dim, dtype_bytes)
+        self._heads = Heads(num_kv_heads, group, head_dim, dtype_bytes)
         self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 
     def places(self, room: Room) -> int:
-        return (room.rows + 2) + (room.rows + 1 if room.mixed else 0)
+        return (room.rows + 2) + (room.rows + 2 if room.mixed else 0)
 
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        out[rows + 1] = _fill_chunks(out[: used + 1], visible, self._num_kv_heads, self._programs)
+        out[rows + 1] = _fill_chunks(out[: used + 1], visible, self._heads.kv_heads, self._programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:
             tiles = out[rows + 2 :]
-            _fill_tiles(tiles[: used + 1], query_lens, self._queries(room.tokens))
-            tiles[used + 1 :] = tiles[used]
+            _fill_tiles(tiles, query_lens, seq_lens, window, self._tiling(room))
 
     def attach(self, meta: AttentionMeta, room: Room, window: int | None, plan: torch.Tensor) -> None:
         rows = room.rows
         tiles = None
         if room.mixed:
-            queries = self._queries(room.tokens)
-            tiles = Tiles(plan[rows + 2 :], max_tiles(room.tokens, rows, queries), queries)
+            cut = self._tiling(room)
+            tiles = Tiles(plan[rows + 2 :], max_tiles(room.tokens, rows, cut.queries), cut)
+            if room.fresh and window is None:
+                prepare_alone(meta, room.tokens)
         meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles)
 
     def stage(
@@ -152,6 +155,9 @@ class TritonAhead:
         block_size: int,
     ) -> None:
         staging.stage(lines, into, rows, query_start, seq_lens, block_size)
+
+    def _tiling(self, room: Room) -> Tiling:
+        return tiling(room.tokens, self._heads, self._programs // PREFILL_SHARE)
 
 
 def num_programs(device: torch.device) -> int:
@@ -175,10 +181,17 @@ def _fill_chunks(out: Ints, visible: Longs, num_kv_heads: int, programs: int) ->
     return chunk
 
 
-def _fill_tiles(out: npt.NDArray[np.int32], query_lens: npt.NDArray[np.int64], tile: int) -> None:
-    """Running count of query tiles ``[R + 1]`` of the rows of several queries."""
+def _fill_tiles(out: Ints, query_lens: Longs, seq_lens: Longs, window: int | None, cut: Tiling) -> int:
+    """`Tiles.running` of the rows of several queries; the lengths ``[r]``, r <= R. Gives the number of tiles."""
+    used, several = query_lens.size, query_lens > 1
+    counts = out[1:-1]
     out[0] = 0
-    np.add.accumulate((query_lens + (tile - 1)) // tile * (query_lens != 1), out=out[1:])
+    np.add.accumulate((query_lens + (cut.queries - 1)) // cut.queries * several, out=counts[:used])
+    count = int(counts[used - 1]) if used else 0
+    counts[used:] = count
+    longest = int((seq_lens * several).max(initial=0))
+    out[-1] = cut.pieces(count, longest if window is None else min(longest, window + cut.queries))
+    return count
 
 
 def _upload(values: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -19,6 +19,7 @@ from octavo.kernels.context import AttentionMeta
 LEAST = 1024  # shorter prompts gain too little for a launch of their own
 STEP = 512
 _KEY = "triton:fresh"
+_ALONE = "triton:fresh alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ def fresh_rows(meta: AttentionMeta, qkv: Tensor, num_kv_heads: int, head_dim: in
         known = meta.scratch[_KEY] = _found(meta, qkv, num_kv_heads, head_dim) if _able(qkv, head_dim) else []
     assert isinstance(known, list)
     return known
+
+
+def prepare_alone(meta: AttentionMeta, tokens: int) -> None:
+    """Tell ahead that the step will be one such row, with its padding of so many tokens."""
+    meta.scratch[_ALONE] = tokens
 
 
 def prepared_rows(meta: AttentionMeta) -> list[FreshRow]:
@@ -83,11 +89,19 @@ def prefers_cudnn() -> bool:
     return torch.cuda.get_device_capability() >= (9, 0) and torch.backends.cudnn.is_available()
 
 
+def suits(head_dim: int, dtype_bytes: int) -> bool:
+    """Whether dense attention has kernels for such heads."""
+    return dtype_bytes == 2 and head_dim in (64, 128)
+
+
 def _able(qkv: Tensor, head_dim: int) -> bool:
-    return qkv.device.type != "cpu" and qkv.dtype != torch.float32 and head_dim in (64, 128)
+    return qkv.device.type != "cpu" and suits(head_dim, qkv.dtype.itemsize)
 
 
 def _found(meta: AttentionMeta, qkv: Tensor, num_kv_heads: int, head_dim: int) -> list[FreshRow]:
+    alone = meta.scratch.get(_ALONE)
+    if isinstance(alone, int):
+        return [FreshRow(0, 0, alone, qkv.new_empty((2, alone, num_kv_heads, head_dim)))]
     query_lens = np.asarray(meta.query_lens, dtype=np.int64)
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     ends = np.cumsum(query_lens)

@@ -3,7 +3,8 @@
 A program takes one tile of queries of one row, with all heads that share a KV head, and walks the row's cache from the
 first visible token to the tile's last. Tiles of all rows form one list, found by bisection over `cu_tiles`. Where there
 are too few of them to keep the device busy, what a tile sees is cut into pieces, a program each, and `_join` adds those
-up. Programs are numbered through, so that a step planned ahead starts few that find nothing to do.
+up; into how many, the host says behind the last count. Programs are numbered through, so that a step planned ahead
+starts few that find nothing to do.
 Legend: T tokens, R rows, H heads, G heads a KV head, M lines of a tile (a query of one head each), D head dim, B block
 size, N blocks, S pieces at most.
 """
@@ -26,7 +27,7 @@ LEAST_PIECE = 512  # tokens; shorter pieces cost more in starting and adding up 
 
 
 # Arguments that differ from step to step, and must not each ask for a kernel of its own.
-NUMBERS = ["num_rows", "num_tokens", "window", "most"]
+NUMBERS = ["num_rows", "num_tokens", "window"]
 PLACES = ["table_ptr", "lens_ptr", "query_start_ptr", "cu_tiles_ptr"]
 
 
@@ -48,12 +49,6 @@ def _bounds(first_query, window, QUERIES: tl.constexpr, TILE: tl.constexpr, WIND
 
 
 @triton.jit
-def _pieces(num_tiles, most, H_KV: tl.constexpr, BUSY: tl.constexpr):
-    """Pieces of what a tile sees: all tiles make about BUSY programs, a tile `most`."""
-    return tl.minimum(tl.maximum(BUSY // (H_KV * tl.maximum(num_tiles, 1)), 1), most)
-
-
-@triton.jit
 def _piece(low, high, pieces, LEAST: tl.constexpr):
     """Tokens of a piece, a multiple of LEAST."""
     return tl.maximum(tl.cdiv(tl.cdiv(high - low, pieces), LEAST), 1) * LEAST
@@ -62,9 +57,9 @@ def _piece(low, high, pieces, LEAST: tl.constexpr):
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
 def _prefill(
     q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_tiles_ptr, out_ptr, part_ptr, lse_ptr, num_rows, num_tokens,
-    most, stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
+    stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
     H_KV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr, M: tl.constexpr,
-    QUERIES: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, BUSY: tl.constexpr, LEAST: tl.constexpr,
+    QUERIES: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr,
     CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     let_next_start()
@@ -72,12 +67,9 @@ def _prefill(
     num_tiles = tl.load(cu_tiles_ptr + num_rows)
     kv_head = tl.program_id(0) % H_KV
     work = tl.program_id(0) // H_KV
-    piece_index = 0
-    pieces = 1
-    if SPLIT:
-        pieces = _pieces(num_tiles, most, H_KV, BUSY)
-        piece_index = work % pieces
-        work = work // pieces
+    pieces = tl.load(cu_tiles_ptr + num_rows + 1)
+    piece_index = work % pieces
+    work = work // pieces
     # Late tiles of a long row see most, so they start first.
     item = num_tiles - 1 - work
     if item >= 0:
@@ -89,12 +81,9 @@ def _prefill(
         first_query = length - query_len + tile * QUERIES
         high = tl.minimum(first_query + QUERIES, length)
         lowest, low, clean_low, clean_high = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-        mine_low = low
-        mine_high = high
-        if SPLIT:
-            piece = _piece(low, high, pieces, LEAST)
-            mine_low = low + piece_index * piece
-            mine_high = tl.minimum(mine_low + piece, high)
+        piece = _piece(low, high, pieces, LEAST)
+        mine_low = low + piece_index * piece
+        mine_high = tl.minimum(mine_low + piece, high)
         if mine_low < mine_high:
             line = tl.arange(0, M)
             offset = tile * QUERIES + line // G
@@ -131,7 +120,7 @@ def _prefill(
             at = token * (H_KV * G) + head
             if mine_high - mine_low == high - low:
                 tl.store(out_ptr + at[:, None] * D + column[None, :], acc.to(out_ptr.dtype.element_ty), mask=inside)
-            elif SPLIT:
+            else:
                 spot = tl.cast(piece_index, tl.int64) * num_tokens * (H_KV * G) + at
                 tl.store(part_ptr + spot[:, None] * D + column[None, :], acc, mask=inside)
                 tl.store(lse_ptr + spot, best + tl.log2(total), mask=mine)
@@ -139,15 +128,16 @@ def _prefill(
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
 def _join(
-    part_ptr, lse_ptr, lens_ptr, query_start_ptr, cu_tiles_ptr, out_ptr, num_rows, num_tokens, most, window,
+    part_ptr, lse_ptr, lens_ptr, query_start_ptr, cu_tiles_ptr, out_ptr, num_rows, num_tokens, window,
     H_KV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, QUERIES: tl.constexpr,
-    TILE: tl.constexpr, MOST: tl.constexpr, BUSY: tl.constexpr, LEAST: tl.constexpr, WINDOWED: tl.constexpr,
+    TILE: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
     head = tl.program_id(1)
     let_next_start()
     wait_for_inputs()
-    if token < tl.load(query_start_ptr + num_rows):
+    pieces = tl.load(cu_tiles_ptr + num_rows + 1)
+    if (pieces > 1) & (token < tl.load(query_start_ptr + num_rows)):
         row = find_row(query_start_ptr, token, num_rows)
         tiled = tl.load(cu_tiles_ptr + row + 1) > tl.load(cu_tiles_ptr + row)  # else another kernel has the row
         begin = tl.load(query_start_ptr + row)
@@ -156,7 +146,6 @@ def _join(
         first_query = length - query_len + (token - begin) // QUERIES * QUERIES
         high = tl.minimum(first_query + QUERIES, length)
         _, low, _, _ = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-        pieces = _pieces(tl.load(cu_tiles_ptr + num_rows), most, H_KV, BUSY)
         pieces = tl.cdiv(high - low, _piece(low, high, pieces, LEAST))
         if tiled & (pieces > 1):
             column = tl.arange(0, D_PAD)
@@ -188,14 +177,48 @@ def max_tiles(tokens: int, rows: int, queries: int) -> int:
     return tokens // queries + min(rows, tokens // 2)
 
 
-def max_pieces(tokens: int, kv_heads: int, queries: int, busy: int, token_bytes: int) -> int:
-    """Pieces that what a tile sees may be cut into, for steps of so many tokens; `busy` programs fill the device.
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What tiles depend on beside the step: KV heads, query heads of each, and their dim."""
+
+    kv_heads: int
+    group: int
+    dim: int
+    dtype_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How steps of some number of tokens are cut: queries of a tile, pieces of what it sees at most, and the programs
+    that fill the device."""
+
+    queries: int
+    most: int
+    busy: int
+    kv_heads: int
+    least: int  # tokens of a piece
+
+    def pieces(self, num_tiles: int, longest: int) -> int:
+        """Pieces for so many tiles, of which none sees more than `longest` tokens."""
+        wanted = self.busy // (self.kv_heads * max(1, num_tiles))
+        return max(1, min(wanted, self.most, -(-longest // self.least)))
+
+
+def tiling(tokens: int, heads: Heads, programs: int) -> Tiling:
+    """`programs` keep the device full.
 
     Most tokens of a small step may be of rows without tiles: then a lone tile has all programs for its pieces, as far
-    as what these leave behind, `token_bytes` a token and piece, stays small.
+    as what these leave behind stays small.
     """
-    alone = min(busy // kv_heads, PARTS_BYTES // (tokens * token_bytes))
-    return min(MAX_PIECES, max(1, busy // (kv_heads * -(-tokens // queries)), alone))
+    tokens = max(1, tokens)
+    queries = queries_of(tokens, heads.group, heads.dtype_bytes, heads.dim)
+    lines = queries * heads.group
+    # A wide tile takes a multiprocessor alone: a program too many is a second round.
+    busy = max(1, programs // 2) if lines > FEW_LINES else programs
+    alone = min(busy // heads.kv_heads, PARTS_BYTES // (tokens * 4 * heads.kv_heads * heads.group * heads.dim))
+    most = min(MAX_PIECES, max(1, busy // (heads.kv_heads * -(-tokens // queries)), alone))
+    least = max(LEAST_PIECE, _key_tile(heads.dtype_bytes, heads.dim, _padded(lines)))
+    return Tiling(queries, most, busy, heads.kv_heads, least)
 
 
 def prefill_attention(
@@ -203,25 +226,21 @@ def prefill_attention(
     kv: torch.Tensor,
     meta: AttentionMeta,
     tiles: "Tiles",
-    busy: int,
     out: torch.Tensor,
     scale: float,
     window: int | None,
     softcap: float | None,
 ) -> None:
-    """The rows that have tiles: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``; `busy` programs keep the device
-    full."""
+    """The rows that have tiles: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``."""
     tokens, heads, dim = q.shape
     kv_heads = kv.shape[2]
-    if tiles.queries * (heads // kv_heads) > FEW_LINES:
-        busy = max(1, busy // 2)  # a wide tile takes a multiprocessor alone: a program too many is a second round
-    most = max_pieces(tokens, kv_heads, tiles.queries, busy, 4 * heads * dim)
-    part = lse = out  # never followed
-    if most > 1:
-        part = torch.empty((most, tokens, heads, dim), dtype=torch.float32, device=q.device)
-        lse = torch.empty((most, tokens, heads), dtype=torch.float32, device=q.device)
-    lines = max(16, pow2(tiles.queries * (heads // kv_heads)))
-    shape = _shape(q, kv_heads, tiles.queries, lines, busy, windowed=window is not None)
+    most, busy = tiles.tiling.most, tiles.tiling.busy
+    # Where nothing is cut they are never followed, but no kernel of its own is worth its compilation.
+    places = tokens if most > 1 else 0
+    part = torch.empty((most, places, heads, dim), dtype=torch.float32, device=q.device)
+    lse = torch.empty((most, places, heads), dtype=torch.float32, device=q.device)
+    lines = _padded(tiles.tiling.queries * (heads // kv_heads))
+    shape = _shape(q, kv_heads, tiles.tiling, lines, windowed=window is not None)
     rows, past = meta.seq_lens.shape[0], (meta.seq_lens, meta.query_start, tiles.running)
     _prefill[(max(kv_heads * tiles.most, busy if most > 1 else 0),)](
         q,
@@ -233,7 +252,6 @@ def prefill_attention(
         lse,
         rows,
         tokens,
-        most,
         q.stride(0),
         meta.block_table.stride(0),
         kv.stride(0),
@@ -244,7 +262,6 @@ def prefill_attention(
         window or 0,
         B=kv.shape[3],
         M=lines,
-        SPLIT=most > 1,
         CAPPED=softcap is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         **_resources(q, lines),
@@ -254,16 +271,21 @@ def prefill_attention(
     if most > 1:
         grid = (tokens, heads)
         slots = 16 if most <= 16 else MAX_PIECES
-        _join[grid](part, lse, *past, out, rows, tokens, most, window or 0, MOST=slots, num_warps=1, **shape, **LAUNCH)
+        _join[grid](part, lse, *past, out, rows, tokens, window or 0, MOST=slots, num_warps=1, **shape, **LAUNCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of a step: their running count int32 ``[R + 1]``, a bound of its last entry, and queries in each."""
+    """The tiles of a step. `running` int32 ``[R + 2]``: their running count, then the pieces of each; `most`: a bound
+    of the count."""
 
     running: torch.Tensor
     most: int
-    queries: int
+    tiling: Tiling
+
+
+def _padded(lines: int) -> int:
+    return max(16, pow2(lines))
 
 
 def _key_tile(dtype_bytes: int, head_dim: int, lines: int) -> int:
@@ -285,19 +307,15 @@ def _resources(q: torch.Tensor, lines: int) -> dict[str, int]:
     }
 
 
-def _shape(
-    q: torch.Tensor, kv_heads: int, queries: int, lines: int, busy: int, *, windowed: bool
-) -> dict[str, int | bool]:
+def _shape(q: torch.Tensor, kv_heads: int, tiling: Tiling, lines: int, *, windowed: bool) -> dict[str, int | bool]:
     """What both kernels are compiled for."""
-    tile = _key_tile(q.dtype.itemsize, q.shape[2], lines)
     return {
         "H_KV": kv_heads,
         "G": q.shape[1] // kv_heads,
         "D": q.shape[2],
         "D_PAD": max(16, pow2(q.shape[2])),
-        "QUERIES": queries,
-        "TILE": tile,
-        "BUSY": busy,
-        "LEAST": max(LEAST_PIECE, tile),
+        "QUERIES": tiling.queries,
+        "TILE": _key_tile(q.dtype.itemsize, q.shape[2], lines),
+        "LEAST": tiling.least,
         "WINDOWED": windowed,
     }

@@ -135,8 +135,8 @@ def test_few_queries_over_a_long_past_share_it_out(
     meta = make_meta(query_lens, seq_lens, block)
     kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
-    queries = attention_prefill.queries_of(q.shape[0], heads // kv_heads, dtype.itemsize, dim)
-    assert attention_prefill.max_pieces(q.shape[0], kv_heads, queries, 256, 4 * heads * dim) == 32
+    cut = attention_prefill.tiling(q.shape[0], attention_prefill.Heads(kv_heads, heads // kv_heads, dim, 4), 512)
+    assert cut.most == 32
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
@@ -166,7 +166,8 @@ def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
         scratch={},
     )
     ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
-    plan = np.zeros(ops.places(room), dtype=np.int32)
+    monkeypatch.setattr(ops, "_programs", programs)
+    plan = np.full(ops.places(room), 99, dtype=np.int32)
     ops.plan(plan, room, np.array(query_lens), np.array(seq_lens), None)
     ops.attach(ahead, room, None, torch.from_numpy(plan).to(DEVICE))
     got = paged_attention(q, kv, ahead, 0.125, None, None)
@@ -182,9 +183,11 @@ def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
     q = torch.randn(93, 4, 64, device=DEVICE)
     want = ref_attention.paged_attention(q.cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
     out = torch.full((93, 4, 64), 7.0, device=DEVICE)
-    cu_tiles = torch.tensor([0, 0, 1], dtype=torch.int32, device=DEVICE)
-    tiles = attention_prefill.Tiles(cu_tiles, 1, 16)
-    attention_prefill.prefill_attention(q, kv, meta, tiles, 256, out, 0.125, None, None)
+    cut = attention_prefill.Tiling(queries=16, most=8, busy=256, kv_heads=2, least=32)
+    running = torch.tensor([0, 0, 1, cut.pieces(1, 400)], dtype=torch.int32, device=DEVICE)
+    assert running[-1] > 1
+    tiles = attention_prefill.Tiles(running, 1, cut)
+    attention_prefill.prefill_attention(q, kv, meta, tiles, out, 0.125, None, None)
     assert (out[:90] == 7.0).all()
     torch.testing.assert_close(out[90:].cpu(), want[90:], **tolerance(torch.float32))
 
@@ -321,3 +324,42 @@ def test_long_fresh_prompts(heads, kv_heads, dim) -> None:
         assert got.is_contiguous()
         want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, None, None)
         torch.testing.assert_close(got.float().cpu(), want, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 64), (3, 1, 128)])
+def test_a_fresh_prompt_in_a_room_of_its_own(heads, kv_heads, dim, monkeypatch) -> None:
+    """Padded to the room, behind the prompt; layers that dense attention cannot serve find their tiles."""
+    monkeypatch.setattr(attention_fresh, "_able", lambda *_: True)
+    seen = []
+
+    def dense(query, key, value, scale):
+        seen.append(query.shape[2])
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+
+    monkeypatch.setattr(attention_fresh, "dense_attention", dense)
+    torch.manual_seed(12)
+    room, length = Room(1, 40, mixed=True, fresh=True), 29
+    meta = make_meta([length], [length], 4)
+    kv = make_cache(meta, kv_heads, dim, torch.float32)
+    pad = room.tokens - length
+    ahead = replace(
+        meta,
+        slots=F.pad(meta.slots, (0, pad)),
+        positions=F.pad(meta.positions, (0, pad)),
+        query_lens=[],
+        seq_lens_host=[],
+        scratch={},
+    )
+    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
+    for window in (None, 9):
+        plan = np.full(ops.places(room), 99, dtype=np.int32)
+        ops.plan(plan, room, np.array([length]), np.array([length]), window)
+        ops.attach(ahead, room, window, torch.from_numpy(plan).to(DEVICE))
+    qkv = torch.randn(room.tokens, (heads + 2 * kv_heads) * dim, device=DEVICE)
+    q = qkv_prologue(Projected(qkv, None, None, 1e-6, None, None, heads, kv_heads, dim), kv, ahead)
+    for window, softcap, alone in ((None, None, [room.tokens]), (9, None, [])):
+        seen.clear()
+        got = paged_attention(q, kv, ahead, 0.1, window, softcap)
+        assert seen == alone
+        want = ref_attention.paged_attention(q[:length].cpu(), kv.cpu(), on_cpu(meta), 0.1, window, softcap)
+        torch.testing.assert_close(got[:length].cpu(), want, **tolerance(torch.float32))

@@ -13,6 +13,7 @@ from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.host_batch import HostBatchBuilder
+from octavo.worker.staged_batch import StagedBatchBuilder
 from octavo.worker.staging import Stager, float_bits, ints
 from octavo.worker.table import RequestTable
 
@@ -85,7 +86,12 @@ def random_plan(rng, naive, computed, step):
     return StepPlan(step, dropped, added, new_blocks, rows, num, starts, sample)
 
 
-@pytest.mark.parametrize("kind", [BatchBuilder, HostBatchBuilder])
+def staged(*sizes):
+    triton = pytest.importorskip("octavo.kernels.triton.attention")
+    return StagedBatchBuilder(*sizes, triton.TritonAhead(1, 2, 64, 2))
+
+
+@pytest.mark.parametrize("kind", [BatchBuilder, HostBatchBuilder, staged])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_batches_equal_the_naive_model(seed, groups, kind):

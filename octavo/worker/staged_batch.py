@@ -1,0 +1,39 @@
+"""The batch where the device finds ids, positions and slots with one kernel, as a captured step does.
+
+As tensor operations they are two dozen launches, which a prompt that comes alone waits for.
+"""
+
+import torch
+
+from octavo.base.plan import StepPlan
+from octavo.kernels.ahead import AheadOps, Lines, StepInput
+from octavo.worker.batch import Batch, BatchBuilder
+from octavo.worker.columns import NUM_PROMPT
+from octavo.worker.staging import Stager, ints, longs
+from octavo.worker.table import RequestTable
+
+
+class StagedBatchBuilder(BatchBuilder):
+    """BatchBuilder over operations that stage."""
+
+    def __init__(self, table: RequestTable, stager: Stager, max_tokens: int, max_rows: int, ahead: AheadOps) -> None:
+        super().__init__(table, stager, max_tokens, max_rows)
+        self._ahead = ahead
+        self._lines = Lines(table.tokens, table.blocks, table.columns[:, NUM_PROMPT])
+
+    def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
+        shape = self._checked(plan, pad_rows)
+        places = shape.sample_index, shape.rows[shape.sample], shape.seq_lens[shape.sample]
+        numbers = [ints(shape.rows), ints(shape.query_start), ints(shape.seq_lens), *map(longs, places)]
+        rows, query_start, seq_lens, *sampled = self._stager.send(numbers)
+        total = shape.total
+        into = StepInput(
+            self._input_ids[:total],
+            self._positions[:total],
+            self._prompt_lens[:total],
+            self._slots[:, :total],
+            self._block_table[:, : shape.rows.size],
+        )
+        self._ahead.stage(self._lines, into, rows, query_start, seq_lens, self._table.block_size)
+        index, owners, ends = (each.view(torch.int64) for each in sampled)
+        return self._batch(shape, (index, owners, ends), query_start, seq_lens)
