@@ -214,7 +214,7 @@ class Page:
 
 
 def _line(name: str, labels: Labels) -> str:
-    """A sample up to its number, fit for a pattern. Labels stand in alphabetical order, as prometheus_client has them."""
+    """A sample up to its number, fit for a pattern. Labels stand in alphabetical order, as elsewhere."""
     pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels))
     return (f"{name}{{{pairs}}}" if pairs else name).replace("%", "%%")
 
