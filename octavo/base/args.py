@@ -189,7 +189,9 @@ def to_argv(config: Struct) -> list[str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.replace("argument ", "", 1))
+        message = message.replace("argument ", "", 1)
+        flag, takes_none, value = message.partition(": ignored explicit argument ")
+        raise ConfigError(f"{flag} takes no value, got {value[:80]}" if takes_none else message)
 
 
 def _from_argv(argv: Sequence[str], options: Mapping[str, Option], positional: str | None) -> dict[str, Any]:
@@ -211,6 +213,9 @@ def _from_argv(argv: Sequence[str], options: Mapping[str, Option], positional: s
         flags = [flag for option in options.values() for flag in option.flags]
         raise _unknown(unknown[0], flags)
     given = vars(found)
+    for name, value in given.items():
+        if value == []:  # argparse takes a value that is "--" for the end of flags
+            given[name] = ["--"] if options[name].is_list else "--"
     if "positional" in given and positional:
         if positional in given:
             raise ConfigError(f"{options[positional].flag} is given twice: {positional} also stands without its flag")
@@ -247,7 +252,7 @@ def _from_file(path: str, options: Mapping[str, Option]) -> dict[str, Any]:
         tree = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: thousands of digits, a 40th of June
         where = getattr(error, "problem_mark", None)
         raise ConfigError(f"{path}: not YAML" + (f", line {where.line + 1}" if where else "")) from None
     if not isinstance(tree, dict):

@@ -57,7 +57,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ) = None
     chat_template: Annotated[str | None, doc("File with a Jinja chat template, instead of the model's own.")] = None
     generation_config: Annotated[
-        str,
+        Literal["auto", "vllm"],
         doc("Where default sampling values come from: auto (the model's generation_config.json) or vllm (none)."),
     ] = "auto"
     seed: Annotated[int, doc("Seed of dummy weights and of requests that give none.", ge=0, le=(1 << 63) - 1)] = 0

@@ -63,11 +63,14 @@ class StepResult(Struct, frozen=True, array_like=True):
     """What the device made of a plan; all lists run in parallel with ``plan.sample``."""
 
     step: int
-    tokens: list[int]  # one a sampled row; -1 when its logits were not finite
+    tokens: list[int]  # one a sampled row; -1 when its logits were not finite; NONE_LEFT
     logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.sample -> one a token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.rows -> positions starts+1 ..
     more: dict[int, list[int]] = {}  # index into plan.sample -> tokens accepted behind that one, where drafts stood
     riders: dict[str, Any] = {}
 
+
+NONE_LEFT = -2
+"""Instead of a token: the model's logits are sound, but the rules of the request forbid every one."""
 
 PAD_BLOCK = 0  # block 0 is never given out: padding writes land there

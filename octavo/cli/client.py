@@ -57,7 +57,8 @@ class Client:
             port = parts.port
         except ValueError:
             port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        sound = url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not sound:
             raise ConfigError(f"not a server's address: {url[:80]!r}; expected http://HOST:PORT")
         self.url = url
         self._secure = parts.scheme == "https"

@@ -1,4 +1,7 @@
-"""`octavo doctor`: what this machine is, what Octavo would do on it, and what to change."""
+"""`octavo doctor`: what this machine is, what Octavo would do on it, and what to change.
+
+It fails where a server would: a script may ask it first. What only makes a server slower is told and no more.
+"""
 
 import json
 import os
@@ -30,8 +33,10 @@ from octavo.cli.help import bold
 from octavo.cli.section import Section
 
 GIB = 1 << 30
+FEW_FILES = 4096
 LIBRARIES = (
     *("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "msgspec", "starlette"),
+    *("httpx", "filelock", "python-multipart"),
     *(
         "uvicorn",
         "uvloop",
@@ -46,6 +51,7 @@ LIBRARIES = (
         "llguidance",
     ),
 )
+DISPENSABLE = frozenset({"uvloop", "rich"})  # of LIBRARIES: a server runs without them, more slowly or plainly
 OPTIONAL = ("triton", "xgrammar", "opentelemetry-sdk")
 TORCH_FROM, TORCH_BELOW = (2, 11), (2, 15)
 PYTHONS = ((3, 11), (3, 12))
@@ -62,10 +68,9 @@ class DoctorOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def python_section() -> Section:
     section = Section("python")
     section.facts = {"octavo": __version__, "python": sys.version.split()[0], "at": sys.executable}
-    if sys.version_info[:2] not in PYTHONS:
-        section.warnings.append(
-            f"Python {sys.version_info.major}.{sys.version_info.minor} is untested: take 3.11 or 3.12"
-        )
+    here = sys.version_info[:2]
+    if here not in PYTHONS:
+        section.warnings.append(f"Python {here[0]}.{here[1]} is untested: take 3.11 or 3.12")
     return section
 
 
@@ -75,7 +80,8 @@ def library_section() -> Section:
         version = _version(name)
         section.facts[name] = version or "-"
         if version is None and name in LIBRARIES:
-            section.warnings.append(f"{name} is missing: pip install {name}")
+            found = section.warnings if name in DISPENSABLE else section.failures
+            found.append(f"{name} is missing: pip install {name}")
     torch = _version("torch")
     if torch and not TORCH_FROM <= _numbers(torch) < TORCH_BELOW:
         section.warnings.append(f"torch {torch} is untested here; install torch>=2.11,<2.15")
@@ -114,10 +120,12 @@ def limit_section() -> Section:
         import resource
     except ImportError:
         return section
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    section.facts["open files"] = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    if soft != resource.RLIM_INFINITY and soft < 4096:
-        section.warnings.append(f"only {soft} open files allowed, one a connection: ulimit -n 65536")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # up to which a server raises its own
+    section.facts["open files"] = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        section.warnings.append(
+            f"only {hard} open files allowed, one a connection: ulimit -Hn 65536 as root, or LimitNOFILE"
+        )
     shared = Path("/dev/shm")
     if shared.is_dir():
         free = shutil.disk_usage(shared).free
@@ -134,7 +142,7 @@ def device_section() -> Section:
 
         from octavo.bench.hardware import gpus
     except Exception as error:
-        section.warnings.append(f"torch cannot be imported: {type(error).__name__}: {error}; install it again")
+        section.failures.append(f"torch cannot be imported: {type(error).__name__}: {error}; install it again")
         return section
     section.facts["torch"] = f"{torch.__version__}, {torch.get_num_threads()} threads"
     section.facts["cuda build"] = str(torch.version.cuda or "no")
@@ -145,7 +153,7 @@ def device_section() -> Section:
             f"compute capability {gpu.capability[0]}.{gpu.capability[1]}"
         )
     if found and not torch.cuda.is_available():
-        section.warnings.append("there is a GPU, but this torch cannot use it: install a CUDA build of torch")
+        section.failures.append("there is a GPU, but this torch cannot use it: install a CUDA build of torch")
     section.facts["runs on"] = "cuda" if torch.cuda.is_available() else "cpu"
     return section
 
@@ -161,7 +169,7 @@ def operation_section() -> Section:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         section.facts = dict(select(device).names)
     except Exception as error:
-        section.warnings.append(f"the table of operations cannot be filled: {type(error).__name__}: {error}")
+        section.failures.append(f"the table of operations cannot be filled: {type(error).__name__}: {error}")
     return section
 
 
@@ -217,25 +225,38 @@ SECTIONS: tuple[Callable[[], Section], ...] = (
 
 
 def run(options: DoctorOptions) -> int:
-    """Print the report. Advice is no failure: the exit code is 0."""
+    """Print the report. The exit code is 1 where a server would not work, else 0."""
     sections = [*(make() for make in SECTIONS), network_section(options.port)]
     if options.json:
         print(json.dumps([_data(section) for section in sections], indent=1))
-        return 0
+        return int(any(section.failures for section in sections))
     for section in sections:
-        if not section.facts and not section.warnings:
+        if not section.facts and not section.warnings and not section.failures:
             continue
         print(bold(section.title))
         for name, value in section.facts.items():
             print(f"  {name:<18} {value}")
-        print("\n".join(f"  ! {warning}" for warning in section.warnings) + ("\n" if section.warnings else ""))
+        told = [f"  X {failure}" for failure in section.failures] + [f"  ! {each}" for each in section.warnings]
+        print("\n".join(told) + ("\n" if told else ""))
+    failures = sum(len(section.failures) for section in sections)
     warnings = sum(len(section.warnings) for section in sections)
-    print(f"{warnings} thing{'s' if warnings != 1 else ''} to look at" if warnings else "All well.")
-    return 0
+    print(_verdict(failures, warnings))
+    return int(failures > 0)
+
+
+def _verdict(failures: int, warnings: int) -> str:
+    parts = [f"{failures} thing{'s' if failures != 1 else ''} to mend before a server works"] if failures else []
+    parts += [f"{warnings} thing{'s' if warnings != 1 else ''} to look at"] if warnings else []
+    return ", ".join(parts) or "All well."
 
 
 def _data(section: Section) -> dict[str, Any]:
-    return {"title": section.title, "facts": section.facts, "warnings": section.warnings}
+    return {
+        "title": section.title,
+        "facts": section.facts,
+        "warnings": section.warnings,
+        "failures": section.failures,
+    }
 
 
 def _version(name: str) -> str | None:

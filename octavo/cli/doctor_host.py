@@ -32,7 +32,7 @@ def driver_section(root: Path = Path("/")) -> Section:
     if told is None:
         section.facts["nvidia"] = "device files, but nvidia-smi does not answer" if present else "no GPU"
         if present:
-            section.warnings.append(
+            section.failures.append(
                 "a GPU's device files are here but its driver does not answer: in a container start it with --gpus all "
                 "and the NVIDIA container toolkit; on the machine load the module again or reboot"
             )
@@ -41,7 +41,7 @@ def driver_section(root: Path = Path("/")) -> Section:
     section.facts["nvidia"] = f"driver {driver}, good for CUDA {'.'.join(map(str, cuda)) or '?'}"
     built = _torch_cuda()
     if built and cuda and built[0] > cuda[0]:
-        section.warnings.append(
+        section.failures.append(
             f"torch is built for CUDA {built[0]}.{built[1]}, the driver is good for {cuda[0]}.{cuda[1]}: "
             "install a newer driver, or a torch for an older CUDA"
         )
@@ -88,7 +88,7 @@ def network_section(port: int = DEFAULT_PORT) -> Section:
     used = port_in_use(port)
     section.facts[f"port {port}"] = f"taken by {_listener(port)}" if used else "free"
     if used:
-        section.warnings.append(
+        section.failures.append(
             f"port {port} is taken by {_listener(port)}: end it, or give octavo serve another --port"
         )
     proxies = [name for name in PROXY_VARIABLES if os.environ.get(name)]

@@ -31,6 +31,8 @@ def run(options: BatchOptions, engine: EngineConfig) -> int:
         raise ConfigError(f"--input-file {source}: no such file")
     if not target.absolute().parent.is_dir():
         raise ConfigError(f"--output-file {target}: its folder does not exist")
+    if target.is_dir():
+        raise ConfigError(f"--output-file {target} is a folder")
     from octavo.serve.batches.offline import run_file
 
     done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency))

@@ -1,5 +1,6 @@
 """Compiler: constraints compiled beside the engine's loop, tried in a process of their own first, and kept."""
 
+import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ CACHE_BYTES = 128 << 20
 THREADS = 32  # constraints that are on their way at once; each thread only waits, most of the time
 REFUSAL_BYTES = 1024
 REST_S = 3.0
+_LISTING = re.compile(r"\s+\d+ \| .*", re.DOTALL)  # llguidance shows lines of a grammar that the caller never wrote
 
 
 class Passing(Exception):
@@ -109,7 +111,8 @@ class Compiler:
                 break
         if first is None:
             raise UserError("no grammar engine is installed", param=spec.param)
-        error = UserError(f"structured output: {first.error}", param=first.param or spec.param)
+        reason = _LISTING.sub("", first.error or "")
+        error = UserError(f"structured output: {reason}", param=first.param or spec.param)
         raise Passing(error) if first.passing else error
 
     def _build(self, name: str, spec: GrammarSpec, verdict: Verdict) -> Compiled:

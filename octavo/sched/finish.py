@@ -3,10 +3,12 @@
 from msgspec.structs import replace
 
 from octavo.base.errors import Overloaded, UserError
+from octavo.base.plan import NONE_LEFT
 from octavo.base.wire import TokenOutput
 from octavo.sched.request import Request
 
 BAD_LOGITS = "the model gave no finite probabilities for this request"
+NOTHING_ALLOWED = "No token is left to choose: together the request's rules and constraint forbid every one."
 
 
 def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, int | None]:
@@ -26,6 +28,13 @@ def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, i
         if known >= request.limit:
             return accepted[: i + 1], "length", None
     return accepted, None, None
+
+
+def failed(output: TokenOutput, token: int) -> TokenOutput:
+    """An output that ends since nothing could be chosen; `token` says why (StepResult.tokens)."""
+    if token == NONE_LEFT:
+        return replace(output, error=NOTHING_ALLOWED, error_code=400, error_name="no_token_left")
+    return replace(output, error=BAD_LOGITS)
 
 
 def ended(request: Request, finish: str, error: str | UserError | None = None) -> TokenOutput:

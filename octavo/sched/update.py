@@ -5,11 +5,11 @@ from itertools import compress
 
 import numpy as np
 
-from octavo.base.plan import StepPlan, StepResult
+from octavo.base.plan import NONE_LEFT, StepPlan, StepResult
 from octavo.base.wire import Outputs, TokenLogprobs, TokenOutput
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
-from octavo.sched.finish import BAD_LOGITS, cut
+from octavo.sched.finish import cut, failed
 from octavo.sched.ledger import ATTENTION, STAY, Bools
 from octavo.sched.request import Request, State
 
@@ -91,9 +91,6 @@ class Update:
         request.known += len(accepted) - 1
         if score is None and not request.may_hit:
             score = request.score(1, [])  # a prompt of one token, which no result speaks of
-        error = BAD_LOGITS if finish == "error" else None
-        if error is not None:
-            self._board.counters.corrupted += 1
         if details is not None:
             details = details[: len(kept)]
         if request.spoken and len(kept) == 1 and finish is None and details is None and score is None:
@@ -102,20 +99,22 @@ class Update:
             self._commit(request)
             return
         request.spoken = True
-        self._outputs.append(
-            TokenOutput(
-                request.id,
-                kept,
-                finish,
-                stop_token,
-                details,
-                score,
-                request.cached_tokens,
-                error,
-                queued_s=request.queued_s,
-                preemptions=request.preemptions,
-            )
+        output = TokenOutput(
+            request.id,
+            kept,
+            finish,
+            stop_token,
+            details,
+            score,
+            request.cached_tokens,
+            queued_s=request.queued_s,
+            preemptions=request.preemptions,
         )
+        if finish == "error":
+            token = accepted[len(kept)]
+            self._board.counters.corrupted += token != NONE_LEFT
+            output = failed(output, token)
+        self._outputs.append(output)
         if finish is not None:
             self._board.end(request)
             self._ended = True

@@ -16,7 +16,7 @@ from octavo.base.errors import OctavoError, UserError
 from octavo.base.log import REQUEST_ID
 from octavo.serve.auth import Guard, Scope
 from octavo.serve.calls import Call, Endpoint, Header, Reply, Service
-from octavo.serve.cors import Cors
+from octavo.serve.cors import Cors, check_origins
 from octavo.serve.doors import DOOR
 from octavo.serve.errors import Envelope, failure, openai_envelope, send_failure
 from octavo.serve.journey import Journey
@@ -49,6 +49,7 @@ class App:
             open_docs=serve.public_docs,
             origins=serve.allowed_origins,
         )
+        check_origins(serve.allowed_origins)
         self._cors = Cors(self._guard.allows) if serve.allowed_origins else None
         routes = [(self._route(endpoint), endpoint) for endpoint in endpoints]
         outside = frozenset(Scope) if serve.admin_port is None else frozenset(Scope) - {Scope.ADMIN}

@@ -13,7 +13,7 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from octavo.base.config import LimitsConfig, OctavoConfig
-from octavo.base.errors import EngineError, NotFound, Unavailable
+from octavo.base.errors import ConfigError, EngineError, NotFound, Unavailable
 from octavo.base.wire import EngineStats
 from octavo.engine.life import Survival
 from octavo.serve.auth import Caller
@@ -30,7 +30,7 @@ from octavo.serve.metrics import Metrics
 from octavo.serve.quota import Meter, Quotas
 from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
-from octavo.serve.survival import SurvivalCollector
+from octavo.serve.survival import survival_families
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -40,6 +40,7 @@ Header = tuple[bytes, bytes]
 
 TEXT_THREADS = 4
 STILL_S = 60.0  # a long prompt's step on a CPU takes seconds; a minute is a fault
+MAX_NAME = 256  # what a request's model may have (openai/schema.py)
 INLINE_BYTES = 2 << 10  # a body this small is tokenized within a millisecond: a thread would cost more
 
 
@@ -61,9 +62,12 @@ class Service:
         self.started_s = int(time.time())
         self._begin = time.monotonic()
         self.names = list(config.engine.model.served_model_name) or [_public_name(config.engine.model.model)]
+        for name in self.names:
+            if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+                raise ConfigError(f"--served-model-name takes 1 to {MAX_NAME} printable characters, got {name[:80]!r}")
         self.metrics = Metrics(self.names[0], self.stats, compat=config.serve.metrics_compat == "vllm")
         self.recorder = Recorder(self.metrics, config.serve)
-        self.metrics.registry.register(SurvivalCollector(self.names[0], self.survival))
+        self.metrics.show(*survival_families(self.survival))
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()

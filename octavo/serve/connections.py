@@ -26,7 +26,7 @@ class Connections:
     """The book of one server. Addresses of this machine are bounded only by the whole: proxies live there."""
 
     def __init__(self, limits: LimitsConfig) -> None:
-        self._most = min(limits.max_connections, _file_limit())
+        self._most = min(limits.max_connections, file_room())
         self._most_each = limits.max_connections_per_address
         self._open: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Connections:
         self._idle.pop(connection, None)
 
 
-def _file_limit() -> int:
+def file_room() -> int:
     """Connections that the system's limit on open files leaves room for."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource

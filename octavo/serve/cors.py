@@ -4,10 +4,12 @@ Without ``--allowed-origins`` nothing of this exists, and the guard refuses such
 credentials are never allowed: a page sends its key as a header like anyone else.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 from starlette.types import Scope
 
+from octavo.base.errors import ConfigError
 from octavo.serve.calls import Header, Reply
 
 # The names that the openai and anthropic clients send from a browser.
@@ -24,6 +26,14 @@ EXPOSED_HEADERS = (
     b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
 MAX_AGE_S = b"600"
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@\\]+/?")
+
+
+def check_origins(origins: Sequence[str]) -> None:
+    """ConfigError for one that no browser would ever send."""
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(f"--allowed-origins takes https://HOST[:PORT] or *, got {origin[:80]!r}")
 
 
 class Cors:

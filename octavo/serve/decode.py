@@ -4,6 +4,7 @@ Strict means no coercion anywhere: ``"0.5"`` is not a number, ``1.0`` and ``1E+2
 ``NaN`` and ``Infinity`` are not JSON, ``1e400`` is out of range. Of a repeated key the last one counts.
 """
 
+import re
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,11 @@ MAX_VALUES = 1 << 20  # token ids of a prompt, mostly
 MAX_TOP_KEYS = 256
 
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+_HALF_A_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 
 T = TypeVar("T", bound=Struct)
 
@@ -93,6 +99,12 @@ class Schema(Generic[T]):
             return self._decoder.decode(body), unknown
         except (RecursionError, UnicodeDecodeError) as exc:
             raise UserError("The body is not valid JSON.", code="invalid_json") from exc
+        except msgspec.DecodeError as exc:
+            if isinstance(exc, msgspec.ValidationError) or not _HALF_A_PAIR.search(body):
+                raise
+            # msgspec calls it truncated data, or a bad escape.
+            reason = "an escape from \\ud800 to \\udfff stands without its other half"
+            raise UserError(f"The body is not valid JSON: {reason}.", code="invalid_json") from None
 
 
 def plain(raw: msgspec.Raw) -> Any:

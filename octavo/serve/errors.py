@@ -129,6 +129,9 @@ def invalid_json(exc: msgspec.DecodeError) -> UserError:
     if not isinstance(exc, msgspec.ValidationError):
         return UserError(f"The body is not valid JSON. {text}.", code="invalid_json")
     reason, _, path = text.partition(" - at `$")
+    if not path:
+        reason, _, path = text.partition(" - at `key` in `$")
+        reason = f"a key: {reason}" if path else reason
     param = path.rstrip("`").lstrip(".").replace("[...]", "") or None
     missing = _MISSING.match(reason)
     if missing:

@@ -141,8 +141,11 @@ class BoundedHttp(HttpToolsProtocol):
         head = later + b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self._disarm()
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.abort()  # an answer is under way; a second one would land inside it
-            return
+            if self.cycle.response_started or self.pipeline:
+                self.transport.abort()  # an answer is under way; a second one would land inside it
+                return
+            self.cycle.disconnected = True  # its body cannot be read on: whoever waits for it is told so
+            self.cycle.message_event.set()
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
 

@@ -98,8 +98,8 @@ def raised(error: ErrorDetail) -> OctavoError:
     """The exception for an error that came as an event."""
     if error.type == DeadlineExceeded.kind:
         return DeadlineExceeded(error.message, code=error.code)
-    status = {"rate_limit_error": 429, "service_unavailable_error": 503}.get(error.type, 500)
-    return from_status(status, error.message)
+    statuses = {"rate_limit_error": 429, "service_unavailable_error": 503, "invalid_request_error": 400}
+    return from_status(statuses.get(error.type, 500), error.message, error.param, error.code)
 
 
 async def never() -> Message:

@@ -22,6 +22,8 @@ class KeyRing:
         """Raises ConfigError for a key that would let anyone in, and for a file that cannot be used."""
         if not all(key.strip() == key and key for key in plain):
             raise ConfigError("an --api-key is empty or has blanks round it; such a key would let anyone in")
+        if not all(key.isprintable() for key in plain):
+            raise ConfigError("an --api-key has characters that no header can carry")
         self._plain = [Key(digest_of(key.encode())) for key in plain]
         self._path = path
         self._clock = clock or SystemClock()

@@ -6,6 +6,7 @@ The port comes first: a port in use must fail within a second, not after minutes
 import asyncio
 import contextlib
 import gc
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -16,10 +17,13 @@ from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.serve.app import App
 from octavo.serve.batches.runner import resume
 from octavo.serve.calls import Backend, Service
+from octavo.serve.connections import RESERVED_FILES, file_room
 from octavo.serve.doors import bind, url_of
 from octavo.serve.limits import Limits
 from octavo.serve.pulse import beat
 from octavo.serve.server import HttpServer
+
+log = logging.getLogger("octavo.serve")
 
 Launcher = Callable[[OctavoConfig], Awaitable[Backend]]
 
@@ -38,7 +42,7 @@ def run(config: OctavoConfig, launcher: Launcher | None = None) -> int:
     logs.set_up(config.serve.log_level, config.serve.log_format)
     service = Service(config, Limits(config.serve, config.engine.scheduler.max_waiting + MAX_RUNNING))
     app = App(service)
-    raise_file_limit()
+    raise_file_limit(config.serve.limits.max_connections)
     sock = bind(config.serve.host, config.serve.port)
     with contextlib.closing(sock), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(app, sock, launcher or _launch))
@@ -46,17 +50,28 @@ def run(config: OctavoConfig, launcher: Launcher | None = None) -> int:
     return code
 
 
-def raise_file_limit() -> None:
-    """Lets the process hold as many connections as the system allows it; the usual soft limit is 1024."""
+def raise_file_limit(connections: int) -> None:
+    """Lets the process hold as many connections as the system allows it; the usual soft limit is 1024. Says so where
+    that is fewer than `connections`."""
     try:
         import resource
     except ImportError:  # Windows
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    needed = connections + RESERVED_FILES
+    wanted = max(MAX_FILES, needed)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    room = file_room()
+    if room < connections:
+        log.warning(
+            "the system allows %d open files here, which is room for %d connections of the %d of --max-connections: "
+            "raise the hard limit (ulimit -Hn, LimitNOFILE, --ulimit nofile)",
+            *(hard, room, connections),
+        )
 
 
 async def _launch(config: OctavoConfig) -> Backend:

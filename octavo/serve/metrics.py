@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from octavo.base.wire import FINISH_REASONS, SLEEP_STATES, EngineStats
-from octavo.serve.series import OTHER, Count, Counts, Gauges, Info, Page, Reading, Tallies, Tally, Totals
+from octavo.serve.series import OTHER, Count, Counts, Family, Gauges, Info, Page, Reading, Tallies, Tally, Totals
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -60,9 +60,8 @@ class Metrics:
     def __init__(self, model: str, stats: Callable[[], EngineStats], *, compat: bool = False) -> None:
         self._stats = stats
         self._page = Page(model, compat=compat)
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(self._page)
-        ProcessCollector(registry=self.registry)
+        self._process = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._process)
         self.phases: dict[str, float] = {}  # seconds of each phase of the start
         self._cache: dict[str, str] = {}
         self._build: dict[str, str] = {}
@@ -113,9 +112,13 @@ class Metrics:
         """What start-up took and settled: seconds of each phase, facts of the KV cache and of the server."""
         self.phases, self._cache, self._build = phases, cache, build
 
+    def show(self, *families: Family) -> None:
+        """Families that somebody else keeps, after those here."""
+        self._page.add(*families)
+
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
-        return generate_latest(self.registry)
+        return self._page.write().encode() + generate_latest(self._process)
 
     # --- families
 

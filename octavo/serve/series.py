@@ -1,21 +1,20 @@
 """Series of numbers that one thread writes and Prometheus reads: counts, histograms, and gauges asked for on demand.
 
 The event loop is the only writer, so a count is a float and an observation is one bisection. prometheus_client takes a
-lock and walks to the child by its labels each time; here it only writes the text. Whoever observes often holds the
-child itself: no label is looked up for a token.
+lock and walks to the child by its labels each time. Whoever observes often holds the child itself: no label is looked
+up for a token. The text is written on the event loop too, where a millisecond is a millisecond of every stream: names,
+labels and bounds of a child are laid out once, as a pattern that its numbers are put into.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 MAX_CHILDREN = 512
 OTHER = "other"
 
 Reading = tuple[tuple[str, ...], float]
+Labels = Sequence[tuple[str, str]]
 
 
 class Count:
@@ -54,19 +53,27 @@ class Tally:
 class Family:
     """One name: what it means, its labels, and whether vLLM has it too, under the same name after its own prefix."""
 
+    kind = "gauge"
+
     def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), *, vllm: bool = False) -> None:
         self.name = name
         self.text = text
         self.labels = labels
         self.vllm = vllm
 
-    def metric(self, name: str, head: tuple[str, ...], values: tuple[str, ...]) -> Metric:
-        """The family as Prometheus text wants it. `head` and `values`: labels that go before its own."""
+    def children(self) -> Iterable[tuple[tuple[str, ...], tuple[float, ...]]]:
+        """Each set of labels and its numbers, in the order of `pattern`."""
         raise NotImplementedError
+
+    def pattern(self, name: str, labels: Labels) -> str:
+        """The lines of one set of labels, with a place for each number."""
+        return f"{_line(name, labels)} %s\n"
 
 
 class Counts(Family):
     """Counters. Beyond MAX_CHILDREN sets of labels all others share one, so that no caller can fill memory."""
+
+    kind = "counter"
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), *, vllm: bool = False) -> None:
         super().__init__(name, text, labels, vllm=vllm)
@@ -80,15 +87,14 @@ class Counts(Family):
             child = self._children.setdefault(values, Count())
         return child
 
-    def metric(self, name: str, head: tuple[str, ...], values: tuple[str, ...]) -> Metric:
-        family = CounterMetricFamily(name, self.text, labels=[*head, *self.labels])
-        for own, child in self._children.items():
-            family.add_metric([*values, *own], child.value)
-        return family
+    def children(self) -> Iterable[tuple[tuple[str, ...], tuple[float, ...]]]:
+        return ((own, (child.value,)) for own, child in self._children.items())
 
 
 class Tallies(Family):
     """Histograms over the same bounds, bounded in number as `Counts` are."""
+
+    kind = "histogram"
 
     def __init__(
         self, name: str, text: str, bounds: Sequence[float], labels: tuple[str, ...] = (), *, vllm: bool = False
@@ -112,17 +118,19 @@ class Tallies(Family):
         other._children = self._children
         return other
 
-    def metric(self, name: str, head: tuple[str, ...], values: tuple[str, ...]) -> Metric:
-        family = HistogramMetricFamily(name, self.text, labels=[*head, *self.labels])
+    def children(self) -> Iterable[tuple[tuple[str, ...], tuple[float, ...]]]:
         for own, child in self._children.items():
-            family.add_metric([*values, *own], list(zip(self._names, accumulate(child.counts))), child.sum)
-        return family
+            counts = tuple(accumulate(child.counts))
+            yield own, (*counts, counts[-1], child.sum)
+
+    def pattern(self, name: str, labels: Labels) -> str:
+        buckets = [_line(f"{name}_bucket", [*labels, ("le", bound)]) for bound in self._names]
+        parts = [*buckets, _line(f"{name}_count", labels), _line(f"{name}_sum", labels)]
+        return "".join(f"{part} %s\n" for part in parts)
 
 
 class Gauges(Family):
     """Values that are asked for when somebody looks. `read` gives each set of labels and its value."""
-
-    form: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
 
     def __init__(
         self,
@@ -136,17 +144,14 @@ class Gauges(Family):
         super().__init__(name, text, labels, vllm=vllm)
         self._read = read
 
-    def metric(self, name: str, head: tuple[str, ...], values: tuple[str, ...]) -> Metric:
-        family = self.form(name, self.text, labels=[*head, *self.labels])
-        for own, value in self._read():
-            family.add_metric([*values, *own], value)
-        return family
+    def children(self) -> Iterable[tuple[tuple[str, ...], tuple[float, ...]]]:
+        return ((own, (value,)) for own, value in self._read())
 
 
 class Totals(Gauges):
     """Counters that somebody else keeps."""
 
-    form = CounterMetricFamily
+    kind = "counter"
 
 
 class Info(Family):
@@ -156,31 +161,63 @@ class Info(Family):
         super().__init__(name, text, vllm=vllm)
         self._read = read
 
-    def metric(self, name: str, head: tuple[str, ...], values: tuple[str, ...]) -> Metric:
+    def children(self) -> Iterable[tuple[tuple[str, ...], tuple[float, ...]]]:
         facts = self._read()
-        family = GaugeMetricFamily(name, self.text, labels=[*head, *facts])
         if facts:
-            family.add_metric([*values, *facts.values()], 1.0)
-        return family
+            self.labels = tuple(facts)
+            yield tuple(facts.values()), (1.0,)
 
 
-class Page(Collector):
+class Shown:
+    """A family under one of its names. A pattern is laid out when its labels are first seen, and kept."""
+
+    def __init__(self, family: Family, name: str, head: Labels) -> None:
+        self._family = family
+        self._name = f"{name}_total" if family.kind == "counter" else name
+        self._head = tuple(head)
+        self._top = f"# HELP {self._name} {family.text}\n# TYPE {self._name} {family.kind}\n"
+        self._patterns: dict[tuple[str, ...], str] = {}
+
+    def write(self) -> Iterator[str]:
+        """The family's text, in parts."""
+        family, patterns = self._family, self._patterns
+        yield self._top
+        for own, numbers in family.children():
+            pattern = patterns.get(own)
+            if pattern is None:
+                labels = [*self._head, *zip(family.labels, own)]
+                pattern = patterns[own] = family.pattern(self._name, labels)
+            yield pattern % numbers
+
+
+class Page:
     """All families of one server, under ``octavo:`` and, where asked, those that vLLM has under ``vllm:`` too."""
 
     def __init__(self, model: str, *, compat: bool = False) -> None:
         """`model`: the first served name."""
         self._model = model
         self._compat = compat
-        self.families: list[Family] = []
+        self._own: list[Shown] = []
+        self._vllm: list[Shown] = []
 
     def add(self, *families: Family) -> None:
         """Families in the order in which they are shown."""
-        self.families += families
+        own = (("model_name", self._model),)
+        self._own += [Shown(each, f"octavo:{each.name}", own) for each in families]
+        if self._compat:
+            theirs = (*own, ("engine", "0"))
+            self._vllm += [Shown(each, f"vllm:{each.name}", theirs) for each in families if each.vllm]
 
-    def collect(self) -> Iterator[Metric]:
-        """What prometheus_client writes down."""
-        for family in self.families:
-            yield family.metric(f"octavo:{family.name}", ("model_name",), (self._model,))
-        for family in self.families if self._compat else ():
-            if family.vllm:
-                yield family.metric(f"vllm:{family.name}", ("model_name", "engine"), (self._model, "0"))
+    def write(self) -> str:
+        """The text exposition format, version 0.0.4."""
+        return "".join(part for shown in (*self._own, *self._vllm) for part in shown.write())
+
+
+def _line(name: str, labels: Labels) -> str:
+    """A sample up to its number, fit for a pattern. Labels stand in alphabetical order, as elsewhere."""
+    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in sorted(labels))
+    return (f"{name}{{{pairs}}}" if pairs else name).replace("%", "%%")
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -7,7 +7,7 @@ import msgspec
 
 from octavo.base.errors import UserError
 from octavo.grammar.ending import check_schema_ends
-from octavo.grammar.schema import check_schema
+from octavo.grammar.schema import check_references, check_schema
 from octavo.text.parse.base import Choice
 
 MAX_SCHEMA_BYTES = 64 << 10
@@ -92,6 +92,7 @@ def check_tools(tools: list[dict[str, Any]]) -> None:
             if len(msgspec.json.encode(parameters)) > MAX_SCHEMA_BYTES:
                 raise _bad(f"{path}.function.parameters", f"may have at most {MAX_SCHEMA_BYTES} bytes")
             check_schema(parameters, f"{path}.function.parameters")
+            check_references(parameters, parameters, f"{path}.function.parameters")
             check_schema_ends(parameters, f"{path}.function.parameters")
 
 

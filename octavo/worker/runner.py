@@ -104,15 +104,16 @@ class Runner:
     def _sample(self, begun: "_Begun", riders: dict[str, Any]) -> StepPending:
         launched = begun.launched
         batch = launched.batch
-        spans = self._prompt_logprobs.prepare(batch)
-        prompt = None
-        if spans is not None and launched.hidden is not None:
-            prompt = self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         drawn: Drawn | None = None
         if batch.host_sample_rows.size:
             if riders and begun.logits is None:
                 begun = self._with_logits(launched)
             drawn = self._draw(begun, riders)
+        # After the draw: a head may write over the logits that it gave last.
+        spans = self._prompt_logprobs.prepare(batch)
+        prompt = None
+        if spans is not None and launched.hidden is not None:
+            prompt = self._prompt_logprobs.compute(launched.hidden, self._head, spans)
         prepared = begun.prepared
         outputs = Outputs(
             tokens=self._landing.take(drawn.tokens) if drawn else None,

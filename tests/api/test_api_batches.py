@@ -33,6 +33,11 @@ def line(name: str, text: str = "hello", url: str = URL, **fields: Any) -> str:
     return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
 
 
+def response(name: str) -> str:
+    body = {"input": "hi", "max_output_tokens": 2}
+    return json.dumps({"custom_id": name, "method": "POST", "url": "/v1/responses", "body": body})
+
+
 def upload(live: Live, data: bytes, query: str = "?purpose=batch&filename=in.jsonl") -> Answer:
     return live.call("POST", f"/v1/files{query}", data, RAW)
 
@@ -71,19 +76,21 @@ def test_bad_lines_do_not_spoil_good_ones(kept: Live) -> None:
         line("d", stream=True),
         "[" * 100,
         json.dumps({"custom_id": "e", "url": URL}),
+        json.dumps({"custom_id": "f", "url": URL, "body": None}),
         line("last"),
     ]
     batch = ended(kept, begin(kept, "\r\n".join(lines).encode())["id"])
     assert batch["status"] == "completed"
-    assert batch["request_counts"] == {"total": 9, "completed": 2, "failed": 7}
+    assert batch["request_counts"] == {"total": 10, "completed": 2, "failed": 8}
     good, bad = rows(kept, batch["output_file_id"]), rows(kept, batch["error_file_id"])
     assert [row["custom_id"] for row in good] == ["a", "last"]
     assert all(row["response"]["status_code"] == 200 for row in good)
-    assert [row["custom_id"] for row in bad] == [None, "b", "a", "c", "d", None, "e"]
+    assert [row["custom_id"] for row in bad] == [None, "b", "a", "c", "d", None, "e", "f"]
     assert bad[1]["response"]["body"]["error"]["param"] == "temperature"
     assert bad[0]["error"]["line"] == 3
     assert bad[2]["error"]["code"] == "duplicate_custom_id"
     assert bad[3]["error"]["code"] == "mismatched_url"
+    assert bad[7]["error"]["param"] == "body"
 
 
 def test_answers_are_those_of_the_endpoint(kept: Live) -> None:
@@ -137,7 +144,7 @@ def test_batches_that_cannot_be(kept: Live) -> None:
     assert empty["errors"]["data"][0]["code"] == "invalid_file"
     id = upload(kept, b"x").json["id"]
     for fields, param in (
-        ({"input_file_id": "file-none"}, "file_id"),
+        ({"input_file_id": "file-none"}, "input_file_id"),
         ({"endpoint": "/v1/embeddings"}, "endpoint"),
         ({"completion_window": "soon"}, "completion_window"),
         ({"completion_window": "9999d"}, "completion_window"),
@@ -254,7 +261,7 @@ def test_the_openai_client(kept: Live) -> None:
 
 async def test_run_batch_without_a_server(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines = [line("a"), "{broken", line("r", url="/v1/responses", input="hi", max_output_tokens=2), line("b")]
+    lines = [line("a"), "{broken", response("r"), line("b")]
     source.write_text("\n".join(lines))
 
     async def launcher(_: Any) -> Any:
@@ -274,6 +281,16 @@ def test_run_batch_says_what_is_missing(tmp_path: Path) -> None:
         run_batch(BatchOptions(), engine)
     with pytest.raises(ConfigError, match="no such file"):
         run_batch(BatchOptions(input_file=str(tmp_path / "no"), output_file="x"), engine)
+    (tmp_path / "in").touch()
+    with pytest.raises(ConfigError, match="is a folder"):
+        run_batch(BatchOptions(input_file=str(tmp_path / "in"), output_file=str(tmp_path)), engine)
+
+
+def test_a_bug_in_a_batch_is_its_end(kept: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.serve.batches.runner._work", lambda *_: 1 / 0)
+    batch = ended(kept, begin(kept, line("a").encode())["id"])
+    assert batch["status"] == "failed"
+    assert "ZeroDivision" not in json.dumps(batch)
 
 
 def test_old_batches_are_forgotten(kept: Live, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Connections with real sockets: how many, from where, who goes first, and clients that do not read."""
 
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from api_live import Live, backend, config
 
 from octavo.base.config import LimitsConfig
 from octavo.serve.connections import Connections
+from octavo.serve.main import raise_file_limit
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -159,3 +161,22 @@ def test_a_slow_reader_who_reads_is_left_alone() -> None:
                 time.sleep(0.02)
         length = int(got.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         assert len(got.partition(b"\r\n\r\n")[2]) == length > 150_000
+
+
+def test_the_limit_of_files_is_raised_and_where_it_cannot_be_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = [1024, 1 << 20]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.__setitem__(slice(None), given))
+    raise_file_limit(16_384)
+    assert limits == [65_536, 1 << 20]
+    raise_file_limit(100_000)
+    assert limits[0] > 100_000
+    assert Connections(LimitsConfig(max_connections=100_000))._most == 100_000
+    assert not caplog.records
+    limits[:] = [1024, 4096]
+    with caplog.at_level("WARNING", "octavo.serve"):
+        raise_file_limit(16_384)
+    assert limits == [4096, 4096]
+    assert "room for 3840 connections of the 16384" in caplog.text

@@ -75,7 +75,8 @@ def test_a_stream_that_waits_says_so(live: Live, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.05)
     live.engine.delay_s = 0.3
     turn = [{"role": "user", "content": "a"}]
-    body = {"messages": turn, "input": turn, "max_tokens": 2, "max_output_tokens": 2, "stream": True}
+    asked: dict[str, Any] = {"messages": turn, "max_tokens": 2}
+    body = {**({"input": turn, "max_output_tokens": 2} if "responses" in path else asked), "stream": True}
     raw = live.post(path, body).body
     assert (b"event: ping" if "messages" in path else b": waiting\n\n") in raw
     assert b'"finish_reason":"length"' in raw or b"incomplete" in raw or b"max_tokens" in raw

@@ -209,6 +209,11 @@ def test_tools_are_checked_by_name(live: Live) -> None:
     refused(live, answer, "tools")
     assert answer.error["param"] == "tools[0].function.parameters.type"
     refused(live, live.chat(tools=[tool] * 129), "tools")
+    for ref in ("#/$defs/gone", "http://127.0.0.1:1/x", "file:///etc/passwd"):
+        tool["function"]["parameters"] = {"type": "object", "properties": {"a": {"$ref": ref}}}  # type: ignore[index]
+        answer = live.chat(tools=[tool], tool_choice="required")
+        assert answer.error["param"] == "tools[0].function.parameters.properties.a.$ref"
+    assert live.chat(chat_template_kwargs={"messages": []}).error["message"].startswith("chat_template_kwargs.messages")
 
 
 def test_unknown_model(live: Live) -> None:
@@ -234,6 +239,16 @@ def test_unknown_fields_are_named(live: Live) -> None:
     assert answer.status == 200
     assert answer.headers["x-octavo-ignored"] == "frobnicate, weird?name??"
     assert "x-octavo-ignored" not in live.chat(max_tokens=1, store=True).headers
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"a\ude00 b", r"\ud83d\ud83d", r"\uD83Dabcdefgh"])
+def test_half_of_a_pair_is_called_that(live: Live, text: str) -> None:
+    for path, field in (("/v1/completions", "prompt"), ("/tokenize", "model"), ("/v1/responses", "user")):
+        answer = live.call("POST", path, b'{"%b":"%b"}' % (field.encode(), text.encode()))
+        assert answer.status == 400
+        assert "stands without its other half" in answer.error["message"]
+    whole = live.call("POST", "/tokenize", rb'{"prompt":"\ud83d\ude00 \\ud800"}')
+    assert whole.status == 200
 
 
 def test_null_means_default(live: Live) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from api_live import Answer, Live, backend, config
 
+from octavo.base.config import EngineConfig, ModelConfig, OctavoConfig
 from octavo.base.errors import ConfigError
 from octavo.serve.app import App
 from octavo.serve.auth import Scope
@@ -300,6 +301,26 @@ def test_sites_that_are_let_in_may_not_administer() -> None:
     with Live(config(allowed_origins=["*"]), backend()) as live:
         assert live.call("POST", "/reset_prefix_cache", {}, site).status == 403
         assert not live.engine.commands
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"allowed_origins": ["app.example"]}, "--allowed-origins takes https://HOST"),
+        ({"allowed_origins": ["https://a.example/path"]}, "--allowed-origins takes https://HOST"),
+        ({"api_key": ["sk-a\x01b"]}, "no header can carry"),
+    ],
+)
+def test_what_could_never_let_anyone_in_stops_the_start(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Live(config(**fields), backend())
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "n" * 257])
+def test_a_name_that_no_request_can_carry_stops_the_start(name: str) -> None:
+    given = OctavoConfig(engine=EngineConfig(model=ModelConfig(model="m", served_model_name=[name])))
+    with pytest.raises(ConfigError, match="--served-model-name"):
+        Service(given, Limits(given.serve, 8))
 
 
 def test_an_admin_port_in_use_stops_the_start(live: Live) -> None:

@@ -64,6 +64,25 @@ def test_not_http(live: Live, data: bytes) -> None:
     assert live.get("/health").status == 200
 
 
+@pytest.mark.parametrize(
+    ("coding", "rest", "status"),
+    [
+        (b"chunked", b"zz\r\nabc\r\n0\r\n\r\n", 400),
+        (b"chunked", b"ffffffffffffffffffff\r\nabc\r\n", 400),
+        (b"chunked", b"2\r\n{}\r\n0\r\n" + b"".join(b"X-%d: a\r\n" % i for i in range(300)) + b"\r\n", 431),
+        (b"gzip, identity", b"{}", 400),
+    ],
+)
+def test_a_malformed_body_is_answered_though_its_head_was_sound(
+    live: Live, coding: bytes, rest: bytes, status: int
+) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    reply = live.raw(head + b"Transfer-Encoding: " + coding + b"\r\n\r\n" + rest)
+    assert status_of(reply) == status
+    assert reply.count(b"HTTP/1.1") == 1
+    assert live.complete(max_tokens=2).status == 200
+
+
 def test_smuggling_is_refused(live: Live) -> None:
     both = chat_head(5, b"Transfer-Encoding: chunked\r\n") + b"0\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n"
     assert status_of(live.raw(both)) == 400

@@ -102,7 +102,15 @@ def test_a_conversation_with_tools_reaches_the_template(live: Live) -> None:
         ({"tools": [{"name": "f"}]}, "input_schema"),
         ({"temperature": 9.0}, "temperature"),
         ({"n": 2}, "one answer"),
-        ({"output_config": {"format": {"type": "xml"}}}, "json_schema"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format must be of type json_schema"),
+        ({"output_format": {"type": "xml"}}, "output_format must be of type json_schema"),
+        ({"max_completion_tokens": 5}, "it is called max_tokens here"),
+        ({"stop": ["a"]}, "it is called stop_sequences here"),
+        ({"logprobs": True}, "there is none here"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
+        ({"tools": [{"name": "f", "input_schema": {"type": "strng"}}]}, "tools[0].input_schema"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
     ],
 )
 def test_errors_have_anthropics_form(live: Live, fields: dict[str, Any], needle: str) -> None:
@@ -114,6 +122,18 @@ def test_errors_have_anthropics_form(live: Live, fields: dict[str, Any], needle:
     assert needle in body["error"]["message"]
     assert body["request_id"] == answer.headers["x-request-id"]
     assert not live.engine.requests
+
+
+def test_rules_that_leave_no_token_are_the_callers_fault_midway_too(live: Live) -> None:
+    live.engine.fail_after, live.engine.fail_code, live.engine.fail_name = 2, 400, "no_token_left"
+    assert b'"type":"invalid_request_error"' in message(live, stream=True).body
+    assert message(live).status == 400
+    assert live.post("/v1/responses", {"input": "a", "max_output_tokens": 9}).error["code"] == "no_token_left"
+
+
+def test_arguments_of_the_template_stand_beside_what_it_is_told_of_thinking(live: Live) -> None:
+    assert message(live, chat_template_kwargs={"enable_thinking": True, "x": 1}).status == 200
+    assert "x-octavo-ignored" not in message(live, chat_template_kwargs=None).headers
 
 
 def test_a_failure_in_the_middle(live: Live) -> None:

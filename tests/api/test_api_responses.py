@@ -178,8 +178,17 @@ def test_cancel(kept: Live) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"conversation": "c"}, "conversation"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"metadata": {"k" * 65: "a"}}, "metadata"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"max_output_tokens": 10**6}, "max_tokens"),
+        ({"max_output_tokens": 10**6}, "max_output_tokens"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "messages"),
+        ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"tools": [{"type": "function", "name": "f", "parameters": {"type": "strng"}}]}, "tools[0].parameters"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "strng"}}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"include": ["everything"]}, "include[0]"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"n": 2}, "n"),
@@ -192,6 +201,13 @@ def test_bad_requests(kept: Live, fields: dict[str, Any], param: str) -> None:
     assert answer.status == 400, answer.body
     assert answer.error["param"].startswith(param)
     assert not kept.engine.requests
+
+
+def test_a_response_that_is_not_there_is_named_by_the_field(kept: Live) -> None:
+    answer = kept.post("/v1/responses", {"input": "a", "previous_response_id": "resp_gone"})
+    assert (answer.status, answer.error["param"]) == (404, "previous_response_id")
+    answer = kept.post("/v1/batches", {"input_file_id": "file-gone", "endpoint": "/v1/completions"})
+    assert (answer.status, answer.error["param"]) == (404, "input_file_id")
 
 
 def test_fields_of_chat_pass_through(kept: Live) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import time
 from random import Random
 from typing import Any
 
@@ -14,6 +15,33 @@ def vanish(sock: socket.socket) -> None:
     """A reset, not a goodbye."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
+
+
+async def idlers(client: Client, count: int) -> list[socket.socket]:
+    """Connections that say nothing, and as many that stop within a request."""
+    loop, idle = asyncio.get_running_loop(), []
+    for i in range(count):
+        sock = socket.socket()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", client.server.port))
+        if i % 2:
+            await loop.sock_sendall(sock, b"GET /health HTTP/1.1\r\nHost: lo")
+        idle.append(sock)
+        await asyncio.sleep(0)  # who asks beside this is not to wait for it
+    return idle
+
+
+async def asking(client: Client, waits: list[float], until: asyncio.Event) -> None:
+    """Asks for /health, fifty times a second and more, and notes how long each answer took."""
+    while not until.is_set():
+        begin = time.monotonic()
+        assert await client.status("/health") == 200
+        waits.append(time.monotonic() - begin)
+        await asyncio.sleep(0.02)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 async def ask_raw(

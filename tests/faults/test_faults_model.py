@@ -5,8 +5,10 @@ import signal
 import sys
 import time
 
+import psutil
 import pytest
 from drills import MODEL, drill
+from faults_clients import asking, idlers, percentile, vanish
 from faults_server import Client, gone, quiet, serving
 
 pytestmark = pytest.mark.skipif(not MODEL, reason="OCTAVO_FAULTS_MODEL names no model")
@@ -70,6 +72,55 @@ async def test_a_real_model_goes_on(number: int) -> None:
                 await quiet(client)
             d.note = f"{same} of {total} texts equal to the undisturbed"
             assert same == total
+
+
+async def round_of(client: Client, bodies: list[dict[str, object]]) -> tuple[list[dict[str, object]], float]:
+    """The streams' results, and their tokens a second together."""
+    begin = time.monotonic()
+    results = await asyncio.gather(*(client.streamed(body) for body in bodies))
+    return results, sum(result["tokens"] for result in results) / (time.monotonic() - begin)
+
+
+async def test_idle_connections_beside_a_real_model() -> None:
+    count = 10_000
+    what = f"{count} connections that say nothing, or half a request, beside 8 streams of the demo model"
+    promise = (
+        "/health answers with a p99 under 50 ms, streams go on at 90% of their rate at least, their texts unchanged"
+    )
+    with drill("M3", what, promise) as d:
+        async with serving([*COMMAND, "--header-timeout", "300"]) as client:
+            name = await name_of(client)
+            bodies = [{**body, "max_tokens": 96, "ignore_eos": True} for body in asked(name) if len(body) == 4]
+            bodies = (bodies * 8)[:8]
+            want, _ = await round_of(client, bodies)
+            server = psutil.Process(client.server.process.pid)
+            before = server.num_fds()
+            waits: list[float] = []
+            enough = asyncio.Event()
+            alone = max([(await round_of(client, bodies))[1] for _ in range(4)])
+            asks = asyncio.create_task(asking(client, waits, enough))
+            idle = await idlers(client, count)
+            rates = []
+            for _ in range(4):
+                found, rate = await round_of(client, bodies)
+                assert found == want
+                rates.append(rate)
+            enough.set()
+            await asks
+            assert server.num_fds() > before + count - 32  # all are there, but for a few of our own
+            late = percentile(waits, 0.99) * 1000
+            d.note = (
+                f"/health p99 {late:.0f} ms, worst {max(waits) * 1000:.0f} ms as they come, {len(waits)} asked;"
+                f" best of four rounds {max(rates):.0f} tokens a second, {alone:.0f} without them"
+            )
+            for sock in idle:
+                vanish(sock)
+            with d.timed():
+                async with asyncio.timeout(5):
+                    while server.num_fds() > before + 16:
+                        await asyncio.sleep(0.02)
+            assert late < 50
+            assert max(rates) > 0.9 * alone
 
 
 async def test_a_real_model_leaves_no_process() -> None:

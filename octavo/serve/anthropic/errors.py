@@ -25,7 +25,7 @@ def envelope(fail: Failure, request_id: str) -> bytes:
 
 def stream_error(error: ErrorDetail) -> bytes:
     """The data of an ``error`` event."""
-    kind = {"rate_limit_error": "rate_limit_error", "service_unavailable_error": "overloaded_error"}.get(
-        error.type, "timeout_error" if error.type == "timeout_error" else "api_error"
-    )
+    same = ("rate_limit_error", "timeout_error", "invalid_request_error")
+    other = "overloaded_error" if error.type == "service_unavailable_error" else "api_error"
+    kind = error.type if error.type in same else other
     return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})

@@ -12,16 +12,28 @@ from octavo.serve.anthropic.errors import stream_error
 from octavo.serve.anthropic.schema import SILENT, Conversation, MessagesRequest
 from octavo.serve.anthropic.translate import BUDGET, chat_body, conversation
 from octavo.serve.calls import Call, Reply, json_reply
-from octavo.serve.decode import Schema
+from octavo.serve.decode import Schema, plain
 from octavo.serve.errors import ErrorDetail
 from octavo.serve.openai import chat, tokenize
-from octavo.serve.openai.extras import passed_on
+from octavo.serve.openai.extras import own_words, passed_on
 from octavo.serve.openai.prepare import IGNORED_HEADER
 from octavo.serve.sse import EventStream, named_event
 from octavo.serve.turns import TurnReader
 
 _MESSAGES = Schema(MessagesRequest, SILENT)
 _COUNT = Schema(Conversation, SILENT)
+_ELSEWHERE = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "prompt": "messages", "logprobs": ""}
+_NAMES = {
+    r"max_completion_tokens": "max_tokens",
+    r"stop\b": "stop_sequences",
+    r"messages.*": "messages",
+    r"(tools\[\d+\])\.function\.parameters": r"\1.input_schema",
+    r"(tools\[\d+\])\.function": r"\1",
+    r"tool_choice\.function": "tool_choice",
+    r"response_format(\.json_schema)?": "output_config.format",
+    r"reasoning_effort": "output_config.effort",
+}
+_ARGUMENTS = "chat_template_kwargs"
 
 
 async def create(call: Call) -> Reply | None:
@@ -29,17 +41,19 @@ async def create(call: Call) -> Reply | None:
     call.headers.append((b"request-id", call.request_id.encode()))
     body, unknown = await call.read(_MESSAGES)
     model = call.service.check_model(body.model)
-    request, extra = chat_body(body), passed_on(unknown)
+    request, extra = chat_body(body), passed_on(unknown, _ELSEWHERE)
     sink = _Message(call, MessageBuilder(f"msg_{uuid.uuid4().hex}", model), stream=bool(body.stream))
-    try:
-        await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
-    except UserError as exc:
-        if exc.param != BUDGET:
-            raise
-        # A budget is an aim of the caller's and no promise: this model, or this request's form, cannot be held to it.
-        del request[BUDGET]
-        call.headers[:] = [header for header in call.headers if header[0] != IGNORED_HEADER]  # said again
-        await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
+    with own_words(_NAMES, unknown):
+        try:
+            await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
+        except UserError as exc:
+            if exc.param != BUDGET:
+                raise
+            # A budget is an aim of the caller's and no promise: this model, or this request's form, cannot be held to
+            # it.
+            del request[BUDGET]
+            call.headers[:] = [header for header in call.headers if header[0] != IGNORED_HEADER]  # said again
+            await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
     return await sink.end()
 
 
@@ -57,6 +71,10 @@ async def _encoded(call: Call, body: dict[str, Any], extra: dict[str, msgspec.Ra
 
 def _encode(body: dict[str, Any], extra: dict[str, msgspec.Raw]) -> bytes:
     options = {"include_usage": True, "continuous_usage_stats": True}
+    given = plain(extra[_ARGUMENTS]) if _ARGUMENTS in extra else None
+    if given is not None:  # beside what the template is told about thinking; chat says what is wrong with it
+        told = {**body.get(_ARGUMENTS, {}), **given} if isinstance(given, dict) else given
+        body = {**body, _ARGUMENTS: told}
     return msgspec.json.encode({**extra, **body, "stream": True, "stream_options": options})
 
 

@@ -23,15 +23,18 @@ def chat_body(body: MessagesRequest) -> dict[str, Any]:
     for name in ("temperature", "top_p", "top_k"):
         found[name] = getattr(body, name)
     choice = body.tool_choice
+    if choice is not None and choice.type in ("any", "tool") and not body.tools:
+        raise _bad("tool_choice", "needs tools")
     if choice is not None and body.tools:
         found["tool_choice"] = _CHOICES.get(choice.type) or _named(choice.name)
         if choice.disable_parallel_tool_use is not None:
             found["parallel_tool_calls"] = not choice.disable_parallel_tool_use
     if body.thinking is not None and body.thinking.budget_tokens:
         found[BUDGET] = body.thinking.budget_tokens
-    form = (body.output_config and body.output_config.format) or body.output_format
-    if form is not None:
-        found["response_format"] = _response_format(form)
+    if body.output_config is not None and body.output_config.format is not None:
+        found["response_format"] = _response_format(body.output_config.format, "output_config.format")
+    elif body.output_format is not None:
+        found["response_format"] = _response_format(body.output_format, "output_format")
     return found
 
 
@@ -148,9 +151,9 @@ def _named(name: str | None) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _response_format(form: dict[str, Any]) -> dict[str, Any]:
+def _response_format(form: dict[str, Any], path: str) -> dict[str, Any]:
     if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
-        raise _bad("output_config.format", "must be of type json_schema, with a schema")
+        raise _bad(path, "must be of type json_schema, with a schema")
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": form["schema"], "strict": True}}
 
 

@@ -80,6 +80,8 @@ def parse_line(line: bytes | None, max_bytes: int, limits: LimitsConfig) -> Batc
     check_shape(line, limits)
     try:
         found = _LINE.decode(line)
+        if bytes(memoryview(found.body)[:1]) != b"{":
+            raise UserError("body must be an object.", param="body", code="invalid_value")
         modes = _MODES.decode(found.body)
     except msgspec.DecodeError as exc:
         raise invalid_json(exc) from None

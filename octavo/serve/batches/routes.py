@@ -13,6 +13,7 @@ from octavo.serve.batches.runner import find_run, start
 from octavo.serve.batches.work import TARGETS
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.decode import Schema
+from octavo.serve.openai.extras import own_words
 from octavo.serve.openai.prepare import note_unknown
 from octavo.serve.openai.schema import Name
 from octavo.serve.query import Query, listing
@@ -43,7 +44,8 @@ async def create(call: Call) -> Reply:
     note_unknown(call, unknown)
     stores = call.service.stores
     _ = call.service.backend
-    file = await stores.files.get(call.owner, body.input_file_id)
+    with own_words({"file_id": "input_file_id"}, {}):
+        file = await stores.files.get(call.owner, body.input_file_id)
     if file.purpose != "batch":
         raise UserError("The file's purpose must be batch.", param="input_file_id", code="invalid_value")
     now = int(time.time())

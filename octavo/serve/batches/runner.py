@@ -83,6 +83,9 @@ async def _run(service: Service, tenant: str, run: BatchRun) -> None:
     except OSError as exc:
         log.error("batch %s failed", batch.id, exc_info=exc)
         _fail(batch, "batch_failed", "The server could not read or write the batch's files.")
+    except Exception as exc:  # a bug: whoever waits for the batch must not wait for ever
+        log.error("batch %s failed", batch.id, exc_info=exc)
+        _fail(batch, "batch_failed", "The server could not go on with this batch.")
     run.refresh()
     await store.save(batch)
 

@@ -8,6 +8,7 @@ from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.errors import WrongType
 from octavo.serve.files.form import FileForm
 from octavo.serve.query import Query, listing
+from octavo.serve.store.database import within_reach
 from octavo.serve.store.files import FileRow, Upload
 
 PURPOSES = ("batch", "batch_output", "assistants", "fine-tune", "vision", "user_data", "evals")
@@ -26,10 +27,11 @@ async def upload(call: Call) -> Reply:
     media = kind.partition(b";")[0].strip().lower()
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
         raise WrongType("A compressed body is not accepted.", code="unsupported_media_type")
-    if media == b"multipart/form-data":
-        return json_reply(shown(await _form(call, FileForm(kind))))
-    if media in RAW_KINDS:
-        return json_reply(shown(await _raw(call)))
+    with within_reach():
+        if media == b"multipart/form-data":
+            return json_reply(shown(await _form(call, FileForm(kind))))
+        if media in RAW_KINDS:
+            return json_reply(shown(await _raw(call)))
     raise WrongType("Send multipart/form-data or application/octet-stream.", code="unsupported_media_type")
 
 
@@ -56,7 +58,8 @@ async def content(call: Call) -> None:
     """A file's bytes, as a download."""
     row = await _row(call)
     path = call.service.stores.files.path(row)
-    file = await asyncio.to_thread(path.open, "rb")
+    with within_reach():
+        file = await asyncio.to_thread(path.open, "rb")
     with file:
         headers = [
             (b"content-type", b"application/octet-stream"),
@@ -78,7 +81,8 @@ async def content(call: Call) -> None:
 async def delete(call: Call) -> Reply:
     """Forgets a file."""
     id = str(call.scope["path_params"]["file_id"])
-    await call.service.stores.files.delete(call.owner, id)
+    with within_reach():
+        await call.service.stores.files.delete(call.owner, id)
     return json_reply({"id": id, "object": "file", "deleted": True})
 
 

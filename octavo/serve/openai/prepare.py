@@ -192,7 +192,8 @@ def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> 
     extra = dict(body.chat_template_kwargs or {})
     for name in extra:
         if name in _RESERVED:
-            raise UserError(f"{name} cannot be set here.", param=f"chat_template_kwargs.{name}", code="invalid_value")
+            where = f"chat_template_kwargs.{name}"
+            raise UserError(f"{where} is set by the server.", param=where, code="invalid_value")
     if body.documents is not None:
         extra["documents"] = body.documents
     if body.reasoning_effort is not None:

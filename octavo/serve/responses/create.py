@@ -16,7 +16,7 @@ from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai import chat
 from octavo.serve.openai.answer import bounded_call
-from octavo.serve.openai.extras import passed_on
+from octavo.serve.openai.extras import own_words, passed_on
 from octavo.serve.responses.builder import ResponseBuilder
 from octavo.serve.responses.follow import send_events
 from octavo.serve.responses.job import ResponseJob, check_room
@@ -29,6 +29,21 @@ from octavo.serve.store.responses import StoredResponse
 START_S = 0.5  # how long a background response is watched for faults of its request before it is called queued
 
 _SCHEMA = Schema(ResponsesRequest, SILENT)
+_ELSEWHERE = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    "logprobs": "top_logprobs",
+}
+_NAMES = {
+    r"max_(completion_)?tokens": "max_output_tokens",
+    r"messages.*": "input",
+    r"(tools\[\d+\])\.function": r"\1",
+    r"tool_choice\.function": "tool_choice",
+    r"response_format(\.json_schema)?": "text.format",
+    r"reasoning_effort": "reasoning.effort",
+    r"verbosity": "text.verbosity",
+}
 
 
 class _Output(Struct):
@@ -45,13 +60,15 @@ async def create(call: Call) -> Reply | None:
         raise UserError("background needs a stored response.", param="background", code="invalid_value")
     items = [*await _history(call, body), *input_items(body)]
     request = await call.service.off_loop(
-        call.body_bytes, _encode, call.service.backend, body, items, passed_on(unknown)
+        call.body_bytes, _encode, call.service.backend, body, items, passed_on(unknown, _ELSEWHERE)
     )
     builder = ResponseBuilder(_head(call, body, model, store))
     if body.background:
-        return await _background(call, body, request, builder)
+        with own_words(_NAMES, unknown):
+            return await _background(call, body, request, builder)
     sink = StreamSink(call, builder) if body.stream else ReplySink(builder)
-    await inner.stream(call, chat.create, request, sink)
+    with own_words(_NAMES, unknown):
+        await inner.stream(call, chat.create, request, sink)
     finished = sink.finish()
     if store and not sink.failed:  # before the client hears of the end, so that it can go on from here
         await call.service.stores.responses.put(_row(call.owner, body, builder))
@@ -65,7 +82,8 @@ async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
     """The conversation so far, oldest first."""
     if body.previous_response_id is None:
         return []
-    chain = await call.service.stores.responses.chain(call.owner, body.previous_response_id)
+    with own_words({"response_id": "previous_response_id"}, {}):
+        chain = await call.service.stores.responses.chain(call.owner, body.previous_response_id)
     if chain[-1].previous is not None:
         raise UserError(f"The conversation has more than {len(chain)} turns.", param="previous_response_id")
     if chain[0].status not in ("completed", "incomplete"):

@@ -9,10 +9,13 @@ from octavo.serve.responses.schema import InputItem, InputPart
 _TEXTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
 
 
-def messages_of(items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """Chat messages. Calls and thoughts of one turn come together in one assistant message."""
+def messages_of(items: Sequence[InputItem], earlier: int = 0) -> list[dict[str, Any]]:
+    """Chat messages. Calls and thoughts of one turn come together in one assistant message.
+
+    `earlier`: how many of the items are of earlier turns, so that an error names the place in this request's input.
+    """
     found: list[dict[str, Any]] = []
-    for index, item in enumerate(items):
+    for index, item in enumerate(items, -earlier):
         path = f"input[{index}]"
         if item.type == "message":
             _add_message(found, item, path)

@@ -27,7 +27,9 @@ def check(body: ResponsesRequest) -> None:
 
 def chat_body(body: ResponsesRequest, items: Sequence[InputItem]) -> dict[str, Any]:
     """The chat request that means the same. `items`: the whole conversation, earlier responses included."""
-    messages = messages_of(items)
+    messages = messages_of(items, len(items) - len(input_items(body)))
+    if not messages:
+        raise UserError("input holds nothing to answer.", param="input", code="invalid_value")
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
     found: dict[str, Any] = {
@@ -67,6 +69,10 @@ def input_items(body: ResponsesRequest) -> list[InputItem]:
 def _add_tools(found: dict[str, Any], body: ResponsesRequest) -> None:
     tools = {str(tool.name): _tool(tool, index) for index, tool in enumerate(body.tools or ())}
     choice = body.tool_choice
+    if isinstance(choice, str) and choice not in ("auto", "none", "required"):
+        raise UserError(
+            "tool_choice must be auto, none, required or an object.", param="tool_choice", code="invalid_value"
+        )
     if isinstance(choice, dict):
         choice, tools = _choice(choice, tools)
     if tools:

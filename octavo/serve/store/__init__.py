@@ -1,6 +1,9 @@
 """What the server keeps on disk: responses, files, batches. Everything here is opened when first asked for."""
 
+from collections.abc import Callable
+
 from octavo.base.config import ServeConfig
+from octavo.base.errors import ConfigError
 from octavo.serve.store.batches import BatchStore
 from octavo.serve.store.files import FileStore
 from octavo.serve.store.place import Place
@@ -21,14 +24,21 @@ class Stores:
         self.files = FileStore(folder, max_file=config.max_file_bytes, max_total=config.max_files_bytes)
         self.batches = BatchStore(self.files)
         if config.response_store is not None:
-            self.responses.open_now()
+            _open("--response-store", self.responses.open_now)
         if config.files_dir is not None:
-            self.files.open_now()
+            _open("--files-dir", self.files.open_now)
 
     def close(self) -> None:
         """Closes what was opened."""
         self.responses.close()
         self.files.close()
+
+
+def _open(flag: str, call: Callable[[], None]) -> None:
+    try:
+        call()
+    except ConfigError as exc:
+        raise ConfigError(f"{flag}: {exc}") from exc
 
 
 __all__ = ["Stores"]

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ log = logging.getLogger("octavo.serve")
 T = TypeVar("T")
 
 BUSY_S = 5.0
+OUT_OF_REACH = "What this server stores cannot be read or written now."
 
 
 class Database:
@@ -48,7 +50,7 @@ class Database:
                 return work(connection)
         except sqlite3.OperationalError as error:  # a full disk, above all
             log.error("%s: %s", self.path, error)
-            raise Unavailable("What this server stores cannot be read or written now.") from error
+            raise Unavailable(OUT_OF_REACH) from error
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -64,7 +66,8 @@ class Database:
             connection.executescript(self._schema)
         except (OSError, sqlite3.Error) as exc:
             reason = getattr(exc, "strerror", None) or str(exc)
-            raise ConfigError(f"{self.path} cannot be used: {reason.lower()}") from exc
+            reason = "it is a folder" if self.path.is_dir() else reason.lower()
+            raise ConfigError(f"{self.path} cannot be used: {reason}") from exc
         self._connection = connection
         return connection
 
@@ -75,3 +78,15 @@ class Database:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+@contextmanager
+def within_reach() -> Iterator[None]:
+    """Unavailable for a disk that is full or gone."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError):  # a client's, not a disk's
+        raise
+    except OSError as error:
+        log.error("files: %s", error)
+        raise Unavailable(OUT_OF_REACH) from error

@@ -28,7 +28,7 @@ class GenerateHead:
         self._model = model
 
     def __call__(self, chosen: Tensor) -> Tensor:
-        """``[S, E] -> [S, V]`` fp32, fresh, so that rules may write into it."""
+        """``[S, E] -> [S, V]`` fp32, which rules may write into; the model may do so too at the next call."""
         return self._model.logits(chosen)
 
     def likeliest(self, chosen: Tensor) -> Tensor:

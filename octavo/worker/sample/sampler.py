@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.base.plan import AddedRow, StepPlan
+from octavo.base.plan import NONE_LEFT, AddedRow, StepPlan
 from octavo.kernels.ops import Ops
 from octavo.worker.batch import Batch
 from octavo.worker.columns import Columns, is_bare, is_greedy, is_plain
@@ -36,7 +36,7 @@ class Prepared:
 class Drawn:
     """What was sampled, still on the device."""
 
-    tokens: Tensor  # [S] int64; -1: the row's logits were not finite
+    tokens: Tensor  # [S] int64; -1: the row's logits were not finite; NONE_LEFT: the rules forbid every token
     logprobs: Tensor | None  # sample.logprobs.describe of the rows in Prepared.wanted
 
 
@@ -126,7 +126,7 @@ class Sampler:
         step = prepared.step
         tokens = draw(self._ops, logits, step.positions, step.columns, prepared.any_random)
         if sound is not None:
-            tokens = torch.where(sound, tokens, -1)
+            tokens = torch.where(sound, torch.where(tokens < 0, NONE_LEFT, tokens), -1)
         if raw is None or prepared.wanted_index is None:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)

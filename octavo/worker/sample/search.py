@@ -15,7 +15,7 @@ def best_until(keys: Tensor, weights: Tensor, target: Tensor) -> Tensor:
     """
     order = ordered(keys)
     low = torch.full_like(target, _LOWEST, dtype=torch.int64)
-    high = torch.full_like(target, (1 << 31) - 1, dtype=torch.int64)
+    high = order.amax(-1).long()  # the best token stays even where its weight, or the target, is too small for a float
     for _ in range(32):
         middle = (low + high + 1) >> 1
         held = torch.where(order >= middle[:, None].to(torch.int32), weights, 0.0).sum(-1)

@@ -120,7 +120,7 @@ def test_missing_binary_and_huge_files(tmp_path):
         (["a", "b"], "unexpected argument 'b'"),
         (["a", "--model", "b"], "given twice"),
         (["--max-num-seqs", "-1"], "from 1 to 65536"),
-        (["--enable-prefix-caching=1"], "ignored explicit argument"),
+        (["--enable-prefix-caching=1"], "takes no value"),
     ],
 )
 def test_bad_arguments(argv, words):
@@ -192,3 +192,13 @@ def test_to_argv_comes_back(data):
     assert parse(to_argv(config), [OctavoConfig], None, {}) == [config]
     assert len(changed(config)) <= len(chosen)
     assert all(not isinstance(value, float) or math.isfinite(value) for value in changed(config).values())
+
+
+def test_what_takes_no_value_and_what_is_no_number(tmp_path):
+    assert problem("--enforce-eager=maybe") == "--enforce-eager takes no value, got 'maybe'"
+    assert serve("--model=--").engine.model.model == "--"
+    assert "takes one of auto, vllm" in problem("--generation-config", "/nope")
+    file = tmp_path / "config.yaml"
+    for text in ("port: " + "9" * 5000, "port: 2020-06-40"):
+        file.write_text(text)
+        assert "not YAML" in problem("--config", str(file))

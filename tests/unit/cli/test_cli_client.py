@@ -112,7 +112,9 @@ def test_nobody_there():
         client.models()
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999", "http://h:x", "http://h:0"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http://h:99999", "http://h:x", "http://h:0", "not a url", "http://a b", "h/\n"]
+)
 def test_bad_addresses(url):
     with pytest.raises(ConfigError, match="not a server's address"):
         Client(url)

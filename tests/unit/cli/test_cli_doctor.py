@@ -1,8 +1,11 @@
 """`octavo doctor`: each of the commonest troubles is seen and answered with what to do."""
 
+import json
 import os
+import re
 import socket
 import subprocess
+import tomllib
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,8 @@ from typing import Any
 import pytest
 
 from octavo.cli import doctor, doctor_host
+from octavo.cli.main import main
+from octavo.cli.section import Section
 
 SMI = "| NVIDIA-SMI 535.104   Driver Version: 535.104.05   CUDA Version: 12.2 |"
 
@@ -31,9 +36,9 @@ def test_a_driver_older_than_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(doctor_host, "_torch_cuda", lambda: (13, 0))
     section = doctor_host.driver_section(tmp_path)
     assert section.facts["nvidia"] == "driver 535.104.05, good for CUDA 12.2"
-    assert any("newer driver" in warning for warning in section.warnings)
+    assert any("newer driver" in failure for failure in section.failures)
     monkeypatch.setattr(doctor_host, "_torch_cuda", lambda: (12, 8))  # within one major version all is well
-    assert doctor_host.driver_section(tmp_path).warnings == []
+    assert doctor_host.driver_section(tmp_path).failures == []
 
 
 def test_a_container_without_the_toolkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,7 +46,7 @@ def test_a_container_without_the_toolkit(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert doctor_host.driver_section(tmp_path).facts["nvidia"] == "no GPU"
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
-    assert "--gpus all" in doctor_host.driver_section(tmp_path).warnings[0]
+    assert "--gpus all" in doctor_host.driver_section(tmp_path).failures[0]
 
 
 def test_who_holds_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,8 +63,8 @@ def test_a_port_that_is_taken() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         section = doctor_host.network_section(port)
-        assert f"port {port} is taken by" in section.warnings[0]
-        assert "another --port" in section.warnings[0]
+        assert f"port {port} is taken by" in section.failures[0]
+        assert "another --port" in section.failures[0]
     assert doctor_host.network_section(port).facts[f"port {port}"] == "free"
 
 
@@ -115,10 +120,51 @@ def test_clock_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_few_files_and_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 65_536))  # a server raises its own
+    assert doctor.limit_section().warnings == []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    assert any("ulimit -n" in warning for warning in doctor.limit_section().warnings)
+    assert any("ulimit -Hn" in warning for warning in doctor.limit_section().warnings)
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     assert any("cannot be written" in warning for warning in doctor.cache_section().warnings)
+
+
+@pytest.mark.parametrize(
+    ("warnings", "failures", "code", "last"),
+    [
+        ([], [], 0, "All well."),
+        (["slow"], [], 0, "1 thing to look at"),
+        (["slow", "old"], ["gone"], 1, "1 thing to mend before a server works, 2 things to look at"),
+    ],
+)
+def test_a_script_can_ask(
+    warnings: list[str],
+    failures: list[str],
+    code: int,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(doctor, "SECTIONS", (lambda: Section("one", {}, warnings, failures),))
+    monkeypatch.setattr(doctor, "network_section", lambda _: Section("network"))
+    assert main(["doctor"]) == code
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == last
+    assert all(f"  X {each}" in out for each in failures)
+    assert main(["doctor", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)[0]["failures"] == failures
+
+
+def test_what_a_server_cannot_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("torch", "rich") else real(name))
+    section = doctor.library_section()
+    assert section.failures == ["torch is missing: pip install torch"]
+    assert "rich is missing: pip install rich" in section.warnings
+
+
+def test_every_library_it_needs_is_looked_for() -> None:
+    project = tomllib.loads((Path(doctor.__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {re.split(r"[<>=; ]", each)[0] for each in project["dependencies"]} == set(doctor.LIBRARIES)
 
 
 def test_an_odd_python(monkeypatch: pytest.MonkeyPatch) -> None:

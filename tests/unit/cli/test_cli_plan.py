@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from octavo.base.human import format_bytes
-from octavo.cli import doctor
+from octavo.cli import doctor, doctor_host
 from octavo.cli.main import main
 
 CONFIG = {
@@ -109,6 +109,7 @@ def test_doctor_reports_and_advises(monkeypatch, capsys):
     monkeypatch.setenv("OCTAVO_MAX_MODEL_LENGTH", "1")
     monkeypatch.setenv("OCTAVO_API_KEY", "secret")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(doctor_host, "port_in_use", lambda _: False)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "OCTAVO_MAX_MODEL_LENGTH is not a variable" in out
@@ -116,7 +117,9 @@ def test_doctor_reports_and_advises(monkeypatch, capsys):
     assert "HF_HUB_OFFLINE is set" in out
     assert "paged_attention" in out
     assert main(["doctor", "--json"]) == 0
-    titles = [section["title"] for section in json.loads(capsys.readouterr().out)]
+    sections = json.loads(capsys.readouterr().out)
+    titles = [section["title"] for section in sections]
+    assert not any(section["failures"] for section in sections)
     assert titles[:3] == ["python", "libraries", "machine"]
     assert len(titles) == len(set(titles)) == len(doctor.SECTIONS) + 1
 
@@ -125,6 +128,7 @@ def test_doctor_sees_what_is_missing(monkeypatch):
     real = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: {"uvloop": None, "torch": "2.9.1"}.get(name, real(name)))
     section = doctor.library_section()
+    assert section.failures == []
     assert "uvloop is missing: pip install uvloop" in section.warnings
     assert any("torch 2.9.1 is untested" in warning for warning in section.warnings)
 

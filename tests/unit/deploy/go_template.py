@@ -119,6 +119,8 @@ class Templates:
                 return not value
             case "eq", [left, right]:
                 return left == right
+            case "ne", [left, right]:
+                return left != right
             case "int", [value]:
                 return _Int(value)
             case "gt", [left, right]:

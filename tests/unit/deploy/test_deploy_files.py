@@ -34,7 +34,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 
 def rendered(**changes: Any) -> dict[str, dict[str, Any]]:
-    """Manifests by kind, as `helm template demo` gives them."""
+    """Manifests by kind, as `helm template demo` gives them; the claim of caches by its name."""
     given = values(**changes)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     top = {
@@ -47,7 +47,8 @@ def rendered(**changes: Any) -> dict[str, dict[str, Any]]:
     for path in sorted(CHART.glob("templates/*.yaml")):
         for manifest in yaml.safe_load_all(templates.render(path.read_text())):
             if manifest:
-                found[manifest["kind"]] = manifest
+                name = manifest["metadata"]["name"]
+                found[manifest["kind"] if name == "demo-octavo" else name] = manifest
     return found
 
 
@@ -55,6 +56,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"gpu": 2, "args": ["--max-model-len=8k", "--gpu-memory-utilization=0.9"], "image__tag": "cuda"},
     {"persistence__enabled": False, "replicas": 3},
+    {"cache__enabled": True, "gpu": 1},
+    {"cache__enabled": True, "cache__existingClaim": "caches", "persistence__enabled": False},
     {"persistence__existingClaim": "models", "apiKey__existingSecret": "keys", "hubToken__existingSecret": "hub"},
     {"serviceMonitor__enabled": True, "serviceMonitor__existingSecret": "keys", "serviceMonitor__labels": {"a": "b"}},
     {"podDisruptionBudget__enabled": True, "networkPolicy__enabled": True, "networkPolicy__fromLabels": {"app": "web"}},
@@ -69,7 +72,7 @@ def test_the_chart_renders(changes: dict[str, Any]) -> None:
     found = rendered(**changes)
     assert {"Deployment", "Service"} <= set(found)
     for manifest in found.values():
-        assert manifest["metadata"]["name"] == "demo-octavo"
+        assert manifest["metadata"]["name"] in ("demo-octavo", "demo-octavo-cache")
         assert manifest["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo"
     pod = found["Deployment"]["spec"]["template"]
     selector = found["Deployment"]["spec"]["selector"]["matchLabels"]
@@ -105,6 +108,31 @@ def test_the_chart_on_gpus_and_with_replicas() -> None:
     assert "nvidia.com/gpu" not in on_cpu["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert on_cpu["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert "PersistentVolumeClaim" not in rendered(persistence__existingClaim="models")
+
+
+def test_caches_go_with_the_pod_unless_they_have_a_claim() -> None:
+    where = {"name": "scratch", "mountPath": "/var/cache/octavo", "subPath": "cache"}
+    plain = rendered(persistence__enabled=False)
+    assert where in plain["Deployment"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert "demo-octavo-cache" not in plain
+
+    kept = rendered(persistence__enabled=False, cache__enabled=True, cache__storageClass="fast", cache__size="9Gi")
+    pod = kept["Deployment"]["spec"]["template"]["spec"]
+    assert {"name": "cache", "mountPath": "/var/cache/octavo"} in pod["containers"][0]["volumeMounts"]
+    assert where not in pod["containers"][0]["volumeMounts"]
+    assert {"name": "cache", "persistentVolumeClaim": {"claimName": "demo-octavo-cache"}} in pod["volumes"]
+    claim = kept["demo-octavo-cache"]
+    assert claim["kind"] == "PersistentVolumeClaim"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "9Gi"
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert kept["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+
+    many = rendered(persistence__enabled=False, cache__enabled=True, cache__accessMode="ReadWriteMany")
+    assert many["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate"
+    own = rendered(cache__enabled=True, cache__existingClaim="caches")
+    assert "demo-octavo-cache" not in own
+    volumes = own["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "cache", "persistentVolumeClaim": {"claimName": "caches"}} in volumes
 
 
 def test_keys_come_from_secrets_alone() -> None:

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from octavo.base.clock import FakeClock
 from octavo.base.errors import ConfigError, Overloaded, UserError
-from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs
+from octavo.base.plan import NONE_LEFT
+from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs, TokenOutput
 from octavo.kv.hashing import HashChain, chain_seed
 from octavo.kv.holding import Holding
-from octavo.sched.finish import cut
+from octavo.sched.finish import BAD_LOGITS, NOTHING_ALLOWED, cut, failed
 from octavo.sched.gates import RowPool, TokenGate
 from octavo.sched.limits import Limits
 from octavo.sched.policies import make_queue
@@ -112,6 +113,7 @@ def test_who_finds_the_line_full_is_told_when_it_will_have_moved() -> None:
         ({"max_model_len": 5}, [1, 2, 3], ([1, 2], "length", None)),
         ({}, [-1], ([], "error", None)),
         ({}, [3, -1, 4], ([3], "error", None)),
+        ({}, [3, NONE_LEFT], ([3], "error", None)),
     ],
 )
 def test_end_of_a_request(
@@ -157,3 +159,9 @@ def test_a_request_about_its_prompt_only_never_shows_a_token(token: int) -> None
     asked = request(max_tokens=0, stop_token_ids=(7,), eos_token_ids=(7,))
     assert cut(asked, [token]) == ([], "length", None)
     assert cut(asked, [-1]) == ([], "error", None)
+
+
+def test_what_is_said_where_no_token_could_be_chosen() -> None:
+    mine, models = (failed(TokenOutput("a", [3], "error"), token) for token in (NONE_LEFT, -1))
+    assert (mine.error, mine.error_code, mine.error_name) == (NOTHING_ALLOWED, 400, "no_token_left")
+    assert (models.error, models.error_code, models.tokens) == (BAD_LOGITS, 500, [3])

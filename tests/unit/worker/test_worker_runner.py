@@ -6,7 +6,7 @@ import torch
 from worker_toy import POISON, Driver, NewBlocks, ToyModel, greedy, layout, make_runner, random_prompt, resolved
 
 from octavo.base.errors import EngineError
-from octavo.base.plan import StepPlan
+from octavo.base.plan import NONE_LEFT, StepPlan
 
 
 def naive_greedy(model, tokens, count):
@@ -155,7 +155,7 @@ def test_forbidding_every_token_ends_that_row_only():
     driver = Driver(make_runner(ToyModel(), kv=layout(num_blocks=128)))
     samplings = [greedy(allowed_token_ids=(3,), bad_words=((3,),)), greedy()]
     out = driver.generate([[1, 2], [1, 2]], samplings, 1)
-    assert out[0] == [-1]
+    assert out[0] == [NONE_LEFT]
     assert out[1] == naive_greedy(ToyModel(), [1, 2], 1)
 
 
@@ -260,6 +260,22 @@ def test_prompt_logprobs_in_chunks_and_slabs(chunk):
         assert line.logprob == pytest.approx(float(expected[line.token]), abs=1e-5)
         assert line.ids == expected.topk(2).indices.tolist()
         assert line.rank == 1 + int((expected > expected[line.token]).sum())
+
+
+def test_who_asks_for_prompt_logprobs_changes_no_neighbours_token():
+    """The CPU's model gives its logits in one buffer, written over by the next call."""
+
+    class OneBuffer(ToyModel):
+        def logits(self, hidden):
+            out = super().logits(hidden)
+            self.buffer = getattr(self, "buffer", torch.empty(64, out.shape[1]))
+            self.buffer[: len(out)] = out
+            return self.buffer[: len(out)]
+
+    samplings = [greedy(seed=3, temperature=1.5), greedy(seed=4, temperature=1.5, top_k=9), greedy(prompt_logprobs=2)]
+    prompts = [[1, 2, 3], [6, 7], [2, 7, 1, 8, 2, 8]]
+    out = Driver(make_runner(OneBuffer(), kv=layout(num_blocks=128))).generate(prompts, samplings, 4)
+    assert out == Driver(make_runner(ToyModel(), kv=layout(num_blocks=128))).generate(prompts, samplings, 4)
 
 
 def test_padding_rows_change_nothing_but_block_zero():

@@ -6,6 +6,7 @@ import torch
 from worker_reference import Bench, adjusted, chi_square_fits, distribution
 from worker_toy import greedy
 
+from octavo.base.plan import NONE_LEFT
 from octavo.base.wire import Sampling
 from octavo.worker.columns import Columns, pack
 from octavo.worker.sample.filters import keep_among_best
@@ -158,6 +159,25 @@ def test_greedy_takes_the_lowest_of_equals_and_ignores_filters():
     samplings = [greedy(), greedy(top_p=0.1, top_k=1, min_p=0.9, typical_p=0.1), greedy(temperature=1e-9)]
     tokens, _ = Bench(VOCAB, 3).draw(logits, [[1]] * 3, [1] * 3, samplings)
     assert tokens.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("rule", [{"typical_p": 1e-300}, {"top_p": 1e-320}, {"min_p": 1e-320}])
+def test_a_number_too_small_for_a_float_leaves_one_token_at_least(rule):
+    tokens, _ = Bench(5000, 1).draw(logits_of(3, 5000), [[1]], [1], [greedy(temperature=1.0, **rule)])
+    assert tokens[0] >= 0
+    keys = torch.randn(2, 50)
+    assert best_until(keys, keys.softmax(-1), torch.zeros(2)).sum(-1).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rules_that_leave_nothing_are_told_from_bad_logits(temperature):
+    """The second row's logits are no numbers, the third has no rule."""
+    rules = {"allowed_token_ids": (2, 8), "min_tokens": 4, "eos_token_ids": (2, 8), "temperature": temperature}
+    samplings = [greedy(**rules), greedy(**rules), greedy(temperature=temperature)]
+    logits = np.stack([logits_of(3), np.full(VOCAB, np.nan, dtype=np.float32), logits_of(3)])
+    tokens, _ = Bench(VOCAB, 3).draw(logits, [[1]] * 3, [1] * 3, samplings)
+    assert tokens.tolist()[:2] == [NONE_LEFT, -1]
+    assert tokens[2] >= 0
 
 
 def test_a_tiny_temperature_is_right():
