@@ -147,10 +147,8 @@ def test_a_hosts_rotation_table_grows_with_the_positions_that_come():
     assert whole.table is not None
     assert whole.table.shape[0] == 9000  # a device's is never moved
     rotary = Rotary(rope, 9000, CPU)
-    rows = [
-        rotary.at(torch.tensor(positions), None)[0].shape[0] for positions in ([], [5, 2047], [2048, 3], [8999], [1])
-    ]
-    assert rows == [2048, 2048, 4096, 9000, 9000]
+    rows = [rotary.at(torch.tensor(positions), None)[0].shape[0] for positions in ([], [5, 511], [512, 3], [8999], [1])]
+    assert rows == [512, 512, 1024, 9000, 9000]
     angles = torch.outer(torch.arange(9000).float(), formula.default_frequencies(rope.theta, rope.dim))
     assert torch.equal(rotary.at(torch.tensor([1]), None)[0], formula.cos_sin(angles, 1.0))
 
