@@ -137,19 +137,33 @@ def serving_rows(name: str, ours: Figures, llama: Figures | None, vllm: Figures 
 
 
 def accuracy_rows(name: str, found: Figures) -> list[Row]:
-    """A1 and A2, beside the dequantized weights in fp32."""
-    what = f"{found['tokens']:g} tokens of text and the 5 likeliest of each place, {name}"
-    return [
-        row(
-            f"A1.{name}",
-            f"largest difference of a log-probability, {what}",
-            found["logprob"],
-            "nats",
-            limit=0.05,
-            less=True,
-        ),
-        row(f"A2.{name}", f"difference of perplexity, {name}", 100 * found["change"], "%", limit=0.5, less=True),
-    ]
+    """A1 and A2, beside the dequantized weights in fp32. Only 15 bits promise a bound for every log-probability."""
+    what = f"of {found['tokens']:g} tokens of text and the 5 likeliest of each place, {name}"
+    rows = []
+    for bits, limit in (("int8", None), ("int16", 0.05)):
+        for key in ("largest", "mean", "median"):
+            rows.append(
+                row(
+                    f"A1.{key}.{bits}.{name}",
+                    f"{bits} activations, {key} difference of a log-probability {what}",
+                    found[f"{bits}.{key}"],
+                    "nats",
+                    limit=limit if key == "largest" else None,
+                    less=True,
+                )
+            )
+        change = 100 * found[f"{bits}.perplexity"]
+        rows.append(
+            row(
+                f"A2.{bits}.{name}",
+                f"{bits} activations, difference of perplexity, {name}",
+                change,
+                "%",
+                limit=0.5,
+                less=True,
+            )
+        )
+    return rows
 
 
 def activation_rows(name: str, wide: Figures, narrow: Figures) -> list[Row]:
