@@ -39,14 +39,19 @@ def vllm_command(python: Path, folder: Path, port: int) -> list[str]:
     return [str(python), "-c", run, "serve", str(folder), *options]
 
 
+def start(command: list[str], port: int, environment: dict[str, str], timeout: int) -> float:
+    """Seconds from start to first token."""
+    begin = time.perf_counter()
+    with _running(command, {**os.environ, **environment}) as process:
+        _first_token(process, port, begin + timeout)
+        return time.perf_counter() - begin
+
+
 def serve(command: list[str], port: int, environment: dict[str, str], timeout: int) -> Figures:
     """Seconds from start to first token, MB of all its processes after the load, tokens a second under it."""
     begin = time.perf_counter()
     with _running(command, {**os.environ, **environment}) as process:
-        _wait(process, port, begin + timeout)
-        model = json.loads(_ask(port, "GET", "/v1/models"))["data"][0]["id"]
-        body = {"model": model, "prompt": [1001, 1002, 1003], "max_tokens": 1, "temperature": 0}
-        _ask(port, "POST", "/v1/completions", body)
+        model = _first_token(process, port, begin + timeout)
         first = time.perf_counter() - begin
         options = ServeBenchOptions(
             base_url=f"http://127.0.0.1:{port}",
@@ -65,6 +70,15 @@ def serve(command: list[str], port: int, environment: dict[str, str], timeout: i
             "total": rows["total-tok-s"].value,
             "ttft": rows["ttft-p50-ms"].value,
         }
+
+
+def _first_token(process: "subprocess.Popen[bytes]", port: int, until: float) -> str:
+    """Wait for the server and have one token of it; the model's name."""
+    _wait(process, port, until)
+    model = str(json.loads(_ask(port, "GET", "/v1/models"))["data"][0]["id"])
+    body = {"model": model, "prompt": [1001, 1002, 1003], "max_tokens": 1, "temperature": 0}
+    _ask(port, "POST", "/v1/completions", body)
+    return model
 
 
 def free_port() -> int:
