@@ -1,4 +1,4 @@
-"""torch without what an engine never uses: more than half of the time that its import takes, and 35 MB.
+"""torch without what an engine never uses: half of the time that its import takes, and 35 MB.
 
 What torch imports last, for those who export, quantize, train or test with it, stays out until an attribute of it is
 asked for; then it is imported as ever. Only for a process of our own, and only for versions of torch that were tried.
