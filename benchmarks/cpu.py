@@ -257,7 +257,9 @@ def main() -> int:
             parser.error(f"--model takes NAME=FILE, and {file} is no file")
         command = f"python benchmarks/cpu.py --model {name}={file.name}"
         if args.only:
-            command += f" --only {args.only} --rounds {args.rounds}"
+            command += f" --only {args.only} " + (
+                f"--tokens {args.tokens}" if args.only == "accuracy" else f"--rounds {args.rounds}"
+            )
             write(args.out, command, some_rows(name, file, vllm, args))
             continue
         figures = measure(file, args.peers, args.threads, args.rounds, args.timeout)
