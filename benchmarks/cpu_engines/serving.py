@@ -4,6 +4,7 @@ Octavo and vLLM's CPU build get the same load from the same clients (octavo.benc
 """
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from octavo.bench.serve import ServeBenchOptions, measure
 
@@ -21,6 +23,8 @@ POLL_S = 0.02  # each look takes two milliseconds of the cores that the start ne
 END_S = 20.0
 
 Figures = dict[str, float]
+
+_held: list[IO[str]] = []
 
 
 def octavo_command(python: Path, model: Path, port: int, threads: int) -> list[str]:
@@ -53,6 +57,7 @@ def serve(command: list[str], port: int, environment: dict[str, str], timeout: i
     with _running(command, {**os.environ, **environment}) as process:
         model = _first_token(process, port, begin + timeout)
         first = time.perf_counter() - begin
+        _hush()
         options = ServeBenchOptions(
             base_url=f"http://127.0.0.1:{port}",
             num_prompts=PROMPTS,
@@ -79,6 +84,15 @@ def _first_token(process: "subprocess.Popen[bytes]", port: int, until: float) ->
     body = {"model": model, "prompt": [1001, 1002, 1003], "max_tokens": 1, "temperature": 0}
     _ask(port, "POST", "/v1/completions", body)
     return model
+
+
+def _hush() -> None:
+    """Take the lock on the file that BENCH_QUIET names, if any, and keep it until this process ends: on a machine that
+    others use too, they wait with what makes noise. Some servers take minutes to start; that needs no quiet."""
+    path = os.environ.get("BENCH_QUIET")
+    if path and not _held:
+        _held.append(open(path, "a"))  # noqa: SIM115 - it stays open
+        fcntl.flock(_held[0], fcntl.LOCK_EX)
 
 
 def free_port() -> int:
