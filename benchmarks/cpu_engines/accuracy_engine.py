@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+BITS = ("int8", "int16")
 
 
 def fixed_text() -> str:
@@ -16,7 +17,7 @@ def fixed_text() -> str:
 def main(model: str, threads: int, count: int) -> None:
     import torch
 
-    from octavo.base.config import EngineConfig, ModelConfig
+    from octavo.base.config import DeviceConfig, EngineConfig, ModelConfig
     from octavo.testing.accuracy import compare
     from octavo.text.tokenizer import load_tokenizer
     from octavo.weights.facts import read_model
@@ -24,14 +25,15 @@ def main(model: str, threads: int, count: int) -> None:
     torch.set_num_threads(threads)
     files = read_model(ModelConfig(model=model))
     tokens = load_tokenizer(files).encode(fixed_text())[:count]
-    found = compare(files, tokens, EngineConfig(), threads)
-    figures = {
-        "tokens": len(tokens),
-        "logprob": max(found.of_text, found.of_likeliest),
-        "perplexity": found.perplexity,
-        "reference_perplexity": found.reference_perplexity,
-        "change": abs(found.perplexity_change),
-    }
+    configs = [EngineConfig(device=DeviceConfig(cpu_activations=bits)) for bits in BITS]
+    figures = {"tokens": len(tokens)}
+    for bits, found in zip(BITS, compare(files, tokens, configs, threads)):
+        figures |= {
+            f"{bits}.largest": found.largest,
+            f"{bits}.mean": found.mean,
+            f"{bits}.median": found.median,
+            f"{bits}.perplexity": abs(found.perplexity_change),
+        }
     print("FIGURES " + json.dumps(figures), flush=True)
 
 

@@ -13,6 +13,7 @@ BATCHES = (1, 4, 16, 64)
 PROMPT, OUT, LONG = 30, 40, 1024
 CONTEXT = 2048
 ROUNDS = 2
+ONLY = os.environ.get("BENCH_ONLY", "")  # start, prefill; empty: everything
 
 Generate = Callable[[int, int, int], float]
 """Batch, prompt tokens, output tokens of each -> seconds."""
@@ -44,12 +45,14 @@ def decode_rate(generate: Generate, batch: int) -> float:
 def measure(
     generate: Generate, first_token: float, shared_prefix: Callable[[], tuple[float, float]] | None = None
 ) -> None:
-    """All figures of one engine, printed."""
+    """All figures of one engine, or those that BENCH_ONLY names, printed."""
     found: dict[str, float] = {"start": first_token}
-    for batch in BATCHES:
-        found[f"decode{batch}"] = decode_rate(generate, batch)
-    found["prefill"] = LONG / min(generate(1, LONG, 1) for _ in range(ROUNDS))
-    if shared_prefix is not None:
+    if not ONLY:
+        for batch in BATCHES:
+            found[f"decode{batch}"] = decode_rate(generate, batch)
+    if ONLY != "start":
+        found["prefill"] = LONG / min(generate(1, LONG, 1) for _ in range(ROUNDS))
+    if shared_prefix is not None and not ONLY:
         first, second = shared_prefix()
         found["shared_first"], found["shared_second"] = first, second
     found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -4,6 +4,7 @@ Octavo and vLLM's CPU build get the same load from the same clients (octavo.benc
 """
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -13,14 +14,17 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from octavo.bench.serve import ServeBenchOptions, measure
 
 CLIENTS, PROMPTS, IN, OUT = 16, 48, 32, 60
-POLL_S = 0.01
+POLL_S = 0.02  # each look takes two milliseconds of the cores that the start needs
 END_S = 20.0
 
 Figures = dict[str, float]
+
+_held: list[IO[str]] = []
 
 
 def octavo_command(python: Path, model: Path, port: int, threads: int) -> list[str]:
@@ -39,15 +43,21 @@ def vllm_command(python: Path, folder: Path, port: int) -> list[str]:
     return [str(python), "-c", run, "serve", str(folder), *options]
 
 
+def start(command: list[str], port: int, environment: dict[str, str], timeout: int) -> float:
+    """Seconds from start to first token."""
+    begin = time.perf_counter()
+    with _running(command, {**os.environ, **environment}) as process:
+        _first_token(process, port, begin + timeout)
+        return time.perf_counter() - begin
+
+
 def serve(command: list[str], port: int, environment: dict[str, str], timeout: int) -> Figures:
     """Seconds from start to first token, MB of all its processes after the load, tokens a second under it."""
     begin = time.perf_counter()
     with _running(command, {**os.environ, **environment}) as process:
-        _wait(process, port, begin + timeout)
-        model = json.loads(_ask(port, "GET", "/v1/models"))["data"][0]["id"]
-        body = {"model": model, "prompt": [1001, 1002, 1003], "max_tokens": 1, "temperature": 0}
-        _ask(port, "POST", "/v1/completions", body)
+        model = _first_token(process, port, begin + timeout)
         first = time.perf_counter() - begin
+        _hush()
         options = ServeBenchOptions(
             base_url=f"http://127.0.0.1:{port}",
             num_prompts=PROMPTS,
@@ -65,6 +75,24 @@ def serve(command: list[str], port: int, environment: dict[str, str], timeout: i
             "total": rows["total-tok-s"].value,
             "ttft": rows["ttft-p50-ms"].value,
         }
+
+
+def _first_token(process: "subprocess.Popen[bytes]", port: int, until: float) -> str:
+    """Wait for the server and have one token of it; the model's name."""
+    _wait(process, port, until)
+    model = str(json.loads(_ask(port, "GET", "/v1/models"))["data"][0]["id"])
+    body = {"model": model, "prompt": [1001, 1002, 1003], "max_tokens": 1, "temperature": 0}
+    _ask(port, "POST", "/v1/completions", body)
+    return model
+
+
+def _hush() -> None:
+    """Take the lock on the file that BENCH_QUIET names, if any, and keep it until this process ends: on a machine that
+    others use too, they wait with what makes noise. Some servers take minutes to start; that needs no quiet."""
+    path = os.environ.get("BENCH_QUIET")
+    if path and not _held:
+        _held.append(open(path, "a"))  # noqa: SIM115 - it stays open
+        fcntl.flock(_held[0], fcntl.LOCK_EX)
 
 
 def free_port() -> int:

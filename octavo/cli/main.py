@@ -85,6 +85,8 @@ def _hurried(rest: Sequence[str]) -> int:
 
     from octavo.engine.spare import drop, prepare
 
+    # numpy multiplies no matrices here, in this process and in the engine's; making threads for it doubles its import.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     on_cpu = "--device=cpu" in rest or ("--device", "cpu") in pairwise(rest)
     prepare("cpu" if on_cpu else "auto")  # the engine's process imports as long as this one
     gc.disable()  # until the server is up (serve/main.py): nearly all that a start makes stays

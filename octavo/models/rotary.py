@@ -15,16 +15,24 @@ from torch import Tensor
 from octavo.models.arch import Rope
 from octavo.nn import rope as formula
 
+FIRST_ROWS = 512  # few enough that torch makes them in the calling thread
+
 
 class Rotary:
-    """The rotation of some layers. `at` gives a table and each token's row in it, for one step."""
+    """The rotation of some layers. `at` gives a table and each token's row in it, for one step.
+
+    On a host the table has `FIRST_ROWS` rows and grows with the positions that come: that of a long context takes tens
+    of milliseconds and megabytes, and few requests are so long. On a device it is whole, and stays where it is.
+    """
 
     def __init__(self, rope: Rope, max_position: int, device: torch.device) -> None:
         self.rope = rope
         self.max_position = max_position
         self.device = device
         self.attention_factor = attention_factor(rope)
-        tables = [self._table(frequencies) for frequencies in _frequency_sets(rope)]
+        self._sets = _frequency_sets(rope)
+        rows = min(max_position, FIRST_ROWS) if device.type == "cpu" and len(self._sets) == 1 else max_position
+        tables = [self._table(frequencies, 0, rows) for frequencies in self._sets]
         self.table = torch.cat(tables).to(device) if tables else None
 
     def at(self, positions: Tensor, prompt_lens: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -32,6 +40,8 @@ class Rotary:
         rope = self.rope
         if rope.kind not in ("dynamic", "longrope"):
             assert self.table is not None
+            if self.table.shape[0] < self.max_position:
+                self.table = self._reaching(self.table, positions)
             return self.table, positions
         length = positions + 1 if prompt_lens is None else torch.maximum(positions + 1, prompt_lens)
         if self.table is not None:  # longrope: the long half follows the short one
@@ -40,8 +50,16 @@ class Rotary:
         table = formula.cos_sin(positions.float().unsqueeze(1) * frequencies, self.attention_factor)
         return table, torch.arange(positions.shape[0], device=positions.device)
 
-    def _table(self, frequencies: Tensor) -> Tensor:
-        positions = torch.arange(self.max_position).float()
+    def _reaching(self, table: Tensor, positions: Tensor) -> Tensor:
+        """The host's table, with more rows if `positions` ask for them; twice as many, so that it grows seldom."""
+        rows = table.shape[0]
+        if not positions.numel() or int(positions.max()) < rows:
+            return table
+        enough = min(self.max_position, max(2 * rows, int(positions.max()) + 1))
+        return torch.cat((table, self._table(self._sets[0], rows, enough)))
+
+    def _table(self, frequencies: Tensor, begin: int, end: int) -> Tensor:
+        positions = torch.arange(begin, end).float()
         return formula.cos_sin(torch.outer(positions, frequencies), self.attention_factor)
 
 

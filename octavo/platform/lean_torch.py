@@ -1,4 +1,4 @@
-"""torch without what an engine never uses: half of the time that its import takes, and 26 MB.
+"""torch without what an engine never uses: half of the time that its import takes, and 35 MB.
 
 What torch imports last, for those who export, quantize, train or test with it, stays out until an attribute of it is
 asked for; then it is imported as ever. Only for a process of our own, and only for versions of torch that were tried.
@@ -41,19 +41,25 @@ LATER = frozenset(
         "utils.data",
     )
 )
-HANDED_ON = {"torch._higher_order_ops": ("cond", "while_loop")}
+LATER_ON_CPU = frozenset(("torch.compiler", "torch.func", "torch.nested", "torch.profiler", "torchgen.model"))
+"""Also left for later by the versions of TRIED."""
+FIRST = ("torch.nested", "torch.func", "torch.compiler")
+"""Run before any other of LATER, in torch's own order: what they import of torch.fx has circles that open otherwise."""
+HANDED_ON = {"torch._higher_order_ops": ("cond", "while_loop"), "torch.func": ("vmap",)}
 """Functions that torch takes from a module of LATER to show them as its own."""
 COMPILER = frozenset(f"torch.{name}" for name in ("_decomp", "_dynamo", "_inductor", "_prims", "_refs"))
 """These take for granted that _meta_registrations have run."""
 _GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 _lock = RLock()
+_first = list(FIRST)  # those that have not run
 
 
 def import_torch() -> bool:
     """Import torch, LATER left for later. False: all of it, for this torch was not tried, or not with a GPU."""
-    lean = "torch" not in sys.modules and _version().startswith(TRIED if _no_gpu() else TRIED_WITH_GPU)
+    no_gpu = _no_gpu()
+    lean = "torch" not in sys.modules and _version().startswith(TRIED if no_gpu else TRIED_WITH_GPU)
     if lean:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _Finder(LATER | LATER_ON_CPU if no_gpu else LATER))
     import torch
 
     if lean and hasattr(torch._C, "_set_generator_metaclass"):  # from torch 2.13 on
@@ -86,11 +92,15 @@ def _call(module: ModuleType, name: str, *args: Any, **kwargs: Any) -> Any:
 
 def run(module: ModuleType | None) -> None:
     """Run the code of a module that waits, once."""
+    if type(module) is not Later:
+        return
     with _lock:
-        if type(module) is Later:
-            module.__class__ = ModuleType  # type: ignore[assignment]
-            loader: Loader = module.__loader__.real  # type: ignore[union-attr]
-            loader.exec_module(module)
+        names, _first[:] = _first[:], []
+        for each in (*map(sys.modules.get, names), module):
+            if type(each) is Later:
+                each.__class__ = ModuleType  # type: ignore[assignment]
+                loader: Loader = each.__loader__.real  # type: ignore[union-attr]
+                loader.exec_module(each)
 
 
 class _Loader(Loader):
@@ -113,6 +123,9 @@ class _There(Loader):
 
 
 class _Finder:
+    def __init__(self, later: frozenset[str]) -> None:
+        self._later = later
+
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         if name in COMPILER:
             run(sys.modules.get("torch._meta_registrations"))
@@ -121,7 +134,7 @@ class _Finder:
                 there.__spec__ = ModuleSpec(name, _There(), is_package=True)
                 there.__spec__.submodule_search_locations = list(there.__path__)
                 return there.__spec__
-        spec = PathFinder.find_spec(name, path, target) if name in LATER else None
+        spec = PathFinder.find_spec(name, path, target) if name in self._later else None
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec

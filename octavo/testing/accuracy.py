@@ -4,6 +4,7 @@ The reference is the torch decoder in fp32 over the dequantized checkpoint. Both
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +31,12 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Differences in log-probability (nats) over all tokens of the text, and perplexities."""
+    """Differences in log-probability (nats), of the text's own tokens and the five likeliest of each position together,
+    and perplexities of the text."""
 
-    of_text: float  # largest, of the text's own tokens
-    of_likeliest: float  # largest, of the five likeliest tokens of each position
+    largest: float
+    mean: float
+    median: float
     perplexity: float
     reference_perplexity: float
 
@@ -60,25 +63,30 @@ class _Packed(PagedModel):
 
 
 def compare(
-    files: ModelFiles,
-    tokens: list[int],
-    config: EngineConfig,
-    threads: int | None = None,
-) -> Accuracy:
-    """Run `tokens` through both. Needs memory for the model in fp32."""
+    files: ModelFiles, tokens: list[int], configs: Sequence[EngineConfig], threads: int | None = None
+) -> list[Accuracy]:
+    """Run `tokens` through the reference, and through the native path in each of `configs`. Needs memory for the model
+    in fp32."""
     groups = len(group_layers(files.arch.kv_specs()))
     blocks = groups * (len(tokens) // BLOCK + 2) + 1
     plain = PagedModel(_checkpoint(files), block_size=BLOCK, num_blocks=blocks, padding=0)
     text, top, likeliest = _scores(plain, tokens)
     del plain
-    packed = _Packed(files, config, threads, blocks)
-    text_packed, top_packed, _ = _scores(packed, tokens, likeliest)
-    return Accuracy(
-        of_text=float((text - text_packed).abs().max()),
-        of_likeliest=float((top - top_packed).abs().max()),
-        perplexity=math.exp(-float(text_packed.mean())),
-        reference_perplexity=math.exp(-float(text.mean())),
-    )
+    found = []
+    for config in configs:
+        packed = _Packed(files, config, threads, blocks)
+        text_packed, top_packed, _ = _scores(packed, tokens, likeliest)
+        apart = torch.cat(((text - text_packed).abs(), (top - top_packed).abs().flatten()))
+        found.append(
+            Accuracy(
+                largest=float(apart.max()),
+                mean=float(apart.mean()),
+                median=float(apart.median()),
+                perplexity=math.exp(-float(text_packed.mean())),
+                reference_perplexity=math.exp(-float(text.mean())),
+            )
+        )
+    return found
 
 
 def _checkpoint(files: ModelFiles) -> Any:

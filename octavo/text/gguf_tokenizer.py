@@ -57,6 +57,7 @@ class GgufVocabulary:
         if len(self.ids) != len(self.tokens):
             raise self.error("its vocabulary holds one token twice")
         self.pre = self._get("pre", str, "default")
+        self._marked = [place for place, kind in enumerate(self.types) if kind != NORMAL]  # few of very many
 
     def error(self, reason: str) -> ModelFileError:
         return ModelFileError(self.path, f"tokenizer: {reason}")
@@ -88,11 +89,12 @@ class GgufVocabulary:
         """Control tokens and the marks of chat turns, in order of id."""
         named = {self.token_id(name) for name in ("bos", "eos", "eot", "eom", "unknown", "padding")}
         named |= {self.ids.get(text) for text in _TURN_MARKS}
-        return [
-            token
-            for index, (token, kind) in enumerate(zip(self.tokens, self.types))
-            if kind in (CONTROL, UNKNOWN) or index in named
-        ]
+        control = {place for place in self._marked if self.types[place] in (CONTROL, UNKNOWN)}
+        return [self.tokens[place] for place in sorted(control | {place for place in named if place is not None})]
+
+    def user_defined(self) -> list[str]:
+        """Tokens that are cut out of a text before all others, in order of id."""
+        return [self.tokens[place] for place in self._marked if self.types[place] == USER_DEFINED]
 
     @property
     def swallows_space(self) -> frozenset[str]:
@@ -222,11 +224,7 @@ def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
 def _add_tokens(backend: Backend, vocabulary: GgufVocabulary) -> None:
     special = vocabulary.special_tokens()
     chosen = set(special)
-    user_defined = [
-        token
-        for token, kind in zip(vocabulary.tokens, vocabulary.types)
-        if kind == USER_DEFINED and token and token not in chosen
-    ]
+    user_defined = [token for token in vocabulary.user_defined() if token and token not in chosen]
     swallow = vocabulary.swallows_space
     backend.add_special_tokens(
         [AddedToken(token, normalized=False, special=True, rstrip=token in swallow) for token in special if token]

@@ -1,7 +1,9 @@
-"""A `tokenizers` back end from the files of a Hugging Face folder: tokenizer.json and its companions."""
+"""A `tokenizers` back end from the files of a Hugging Face folder: tokenizer.json, or tokenizer.model, and what lies
+beside it."""
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from octavo.base.errors import ModelFileError
+from octavo.text.gguf_tokenizer import GgufVocabulary, build_backend
+from octavo.text.sentencepiece_model import read_keys
 
 _MAX_TOKENIZER_BYTES = 512 << 20
 _MAX_JSON_BYTES = 64 << 20
@@ -31,7 +35,34 @@ class HfFolder:
             text = _content(self.config.get(name)) or _content(self._map.get(name))
             if text:
                 texts[name] = text
+        if self.pieces is not None:
+            for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown")):
+                token = self.pieces.token_id(key)
+                if token is not None:
+                    texts.setdefault(name, self.pieces.tokens[token])
         return texts
+
+    @cached_property
+    def pieces(self) -> GgufVocabulary | None:
+        """The vocabulary of tokenizer.model, where there is no tokenizer.json. Raises ModelFileError."""
+        path = self.folder / "tokenizer.model"
+        if (self.folder / "tokenizer.json").is_file() or not path.is_file():
+            return None
+        return GgufVocabulary(read_keys(path, self.config), str(path))
+
+    def added(self) -> dict[int, tuple[str, bool]]:
+        """Tokens beyond those of tokenizer.model: id -> text, and whether it is special."""
+        found = {
+            token: (text, True)
+            for text, token in read_json(self.folder / "added_tokens.json").items()
+            if isinstance(token, int)
+        }
+        entries = self.config.get("added_tokens_decoder")
+        for token, entry in entries.items() if isinstance(entries, dict) else ():
+            text = _content(entry)
+            if text and str(token).isdecimal() and len(token) < 10:
+                found[int(token)] = (text, isinstance(entry, dict) and entry.get("special") is True)
+        return found
 
     def extra_special(self) -> list[str]:
         """Further tokens that the config calls special."""
@@ -75,10 +106,16 @@ def load_backend(folder: HfFolder) -> Backend:
 
     tokenizer.json alone says whether bos or eos are added: transformers 5 ignores the config's flags beside one.
     """
-    path = folder.folder / "tokenizer.json"
+    backend = _from_pieces(folder) if folder.pieces is not None else _from_json(folder.folder / "tokenizer.json")
+    _mark_special(backend, [*folder.special_texts().values(), *folder.extra_special()])
+    return backend
+
+
+def _from_json(path: Path) -> Backend:
     if not path.is_file():
         raise ModelFileError(
-            str(path), "no such file; a model folder needs a tokenizer.json (give one with --tokenizer)"
+            str(path),
+            "no such file; a model folder needs a tokenizer.json or a tokenizer.model (give one with --tokenizer)",
         )
     if path.stat().st_size > _MAX_TOKENIZER_BYTES:
         raise ModelFileError(str(path), f"larger than {_MAX_TOKENIZER_BYTES >> 20} MiB")
@@ -88,7 +125,20 @@ def load_backend(folder: HfFolder) -> Backend:
         raise ModelFileError(str(path), f"not a tokenizer: {str(error)[:200]}") from error
     backend.no_truncation()
     backend.no_padding()
-    _mark_special(backend, [*folder.special_texts().values(), *folder.extra_special()])
+    return backend
+
+
+def _from_pieces(folder: HfFolder) -> Backend:
+    """From tokenizer.model, and the tokens that the files beside it add."""
+    assert folder.pieces is not None
+    backend = build_backend(folder.pieces)
+    for token, (text, special) in sorted(folder.added().items()):
+        known = backend.token_to_id(text)
+        entry = AddedToken(text, normalized=False, special=special)
+        if known is None:
+            (backend.add_special_tokens if special else backend.add_tokens)([entry])
+        if backend.token_to_id(text) != token:
+            raise ModelFileError(str(folder.folder), f"adds the token {text[:40]!r} as {token}, where it cannot be")
     return backend
 
 

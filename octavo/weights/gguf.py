@@ -9,7 +9,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -96,6 +96,16 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         return self.tolist()[index]
 
+    def pick(self, places: Iterable[int]) -> list[str]:
+        """The strings at ascending `places`; the others are passed over."""
+        texts, next_place, at = [], 0, 0
+        for place in places:
+            start = _behind(self._raw, at, len(self._raw), place - next_place) + 8
+            at = start + _U64.unpack_from(self._raw, start - 8)[0]
+            next_place = place + 1
+            texts.append(self._raw[start:at].decode("utf-8", "replace"))
+        return texts
+
     def tolist(self) -> list[str]:
         if _native is not None:
             found: list[str] = _native.read_strings(self._raw, self._count)
@@ -133,7 +143,7 @@ def read_gguf(path: Path) -> GgufFile:
         raise ModelFileError(str(path), f"cannot be read: {error.strerror or error}") from None
 
 
-def _behind(data: mmap.mmap, begin: int, end: int, count: int) -> int:
+def _behind(data: mmap.mmap | bytes, begin: int, end: int, count: int) -> int:
     """The byte behind `count` length-prefixed strings; -1 if one of them passes `end`."""
     if _native is not None and count > _FEW:
         view = np.frombuffer(data, dtype=np.uint8)

@@ -49,8 +49,8 @@ def end_tokens(file: GgufFile) -> list[int]:
     ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
     if isinstance(tokens, Strings) and isinstance(kinds, np.ndarray) and len(kinds) == len(tokens):
-        texts = tokens.tolist()
-        control = {texts[index]: int(index) for index in np.flatnonzero(kinds == CONTROL_TOKEN)}
+        places = np.flatnonzero(kinds == CONTROL_TOKEN).tolist()
+        control = dict(zip(tokens.pick(places), places))
         ids += [control.get(text) for text in END_TEXTS]
     return list(dict.fromkeys(id_ for id_ in ids if type(id_) is int))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from octavo.base.config import ModelConfig
 from octavo.base.errors import ConfigError, ModelFileError
 from octavo.weights.demo_models import demo_names, find_demo_model
-from octavo.weights.fetch import fetch_demo_model
 from octavo.weights.guard import refuse_pickle
 from octavo.weights.hub import fetch_repo
 
@@ -37,6 +36,8 @@ def locate(config: ModelConfig, heads: Path | None = None) -> Path:
         return path
     demo = find_demo_model(name)
     if demo is not None:
+        from octavo.weights.fetch import fetch_demo_model  # few starts fetch, and all would import it
+
         return fetch_demo_model(demo, Path(config.download_dir).expanduser() if config.download_dir else None)
     match = _HUB_NAME.fullmatch(name)
     if match is None or (match[2] is None and name.lower().endswith(".gguf")):

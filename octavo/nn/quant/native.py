@@ -67,16 +67,15 @@ class Native(QuantMethod):
         self.exact &= entry.qtype == "F32" and self.quantization is None
         if entry.qtype in BLOCK_TYPES:
             self.block_types[entry.qtype] += prod(entry.shape)
-        _forget(entry)
 
     def _pack(self, entry: Entry, rows: slice) -> Any:
-        if self.kept is None:
-            return pack_rows(self.machine, entry, rows, self.quantization)
         tag = f"{entry.qtype} {tuple(entry.shape)} {rows.start}:{rows.stop}"
-        weight = self.kept.take(tag)
+        weight = None if self.kept is None else self.kept.take(tag)
         if weight is None:
             weight = pack_rows(self.machine, entry, rows, self.quantization)
-            self.kept.add(tag, weight)
+            _forget(entry)
+            if self.kept is not None:
+                self.kept.add(tag, weight)
         return weight
 
     def loaded(self) -> None:
@@ -105,12 +104,12 @@ class Native(QuantMethod):
             rows, qtype = entry.raw(), types[entry.qtype]
         else:
             rows, qtype = entry.load(torch.float32).view(torch.uint8), FLOAT_TYPES["F32"]
+            _forget(entry)
         head = None
         if layer.tied:
             weight = self._pack(entry, slice(0, vocab_size))
             head = Packed(vocab_size, [(weight, 0)])
         layer.table = Table(rows, qtype, hidden_size, head)  # type: ignore[assignment]
-        _forget(entry)
         self.exact &= entry.qtype == "F32"
 
     def drop(self, layer: nn.Module) -> int:

@@ -5,6 +5,7 @@ strings, and backslashes that escape nothing.
 """
 
 import re
+from functools import cache
 
 from octavo.text.parse.base import Steps
 from octavo.text.parse.source import Sink, Source
@@ -27,10 +28,14 @@ def _flat(levels: int) -> str:
     return rf"(?:{_STRING}|{_NUMBER}|true|false|null|{items}|{members})"
 
 
-# Runs of whole members at once: what makes text that comes in large pieces quick to read. A value that such a run
-# has failed at is looked at again once a level, of which there are two.
-_ITEMS = re.compile(rf"(?:{_WS}{_flat(2)}{_WS},)++")
-_MEMBERS = re.compile(rf"(?:{_WS}{_STRING}{_WS}:{_WS}{_flat(2)}{_WS},)++")
+@cache
+def _run_of(container: str) -> re.Pattern[str]:
+    """Runs of whole members at once: what makes text that comes in large pieces quick to read. A value that such a run
+    has failed at is looked at again once a level, of which there are two. Compiling one takes ten milliseconds."""
+    name = rf"{_STRING}{_WS}:{_WS}" if container == "{" else ""
+    return re.compile(rf"(?:{_WS}{name}{_flat(2)}{_WS},)++")
+
+
 _WHOLE_STRING = re.compile(_STRING)
 _WHOLE_SCALAR = re.compile(rf"{_NUMBER}|true|false|null")
 _SPACE = re.compile(_WS)
@@ -80,7 +85,7 @@ def value(source: Source, sink: Sink) -> Steps[bool]:
 
 def _next(source: Source, sink: Sink, container: str) -> Steps[bool]:
     """Passes on what stands before the next value: runs of whole members, and in an object its key."""
-    run = (_ITEMS if container == "[" else _MEMBERS).match(source.text, source.at)
+    run = _run_of(container).match(source.text, source.at)
     if run:
         sink(source.take(run.end()))
     if container == "[":

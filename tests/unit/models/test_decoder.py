@@ -8,10 +8,12 @@ import torch
 
 from octavo.base.errors import ModelFileError
 from octavo.kernels.ops import select
+from octavo.models.arch import Rope
 from octavo.models.decoder import build
 from octavo.models.registry import read_architecture
 from octavo.models.rotary import Rotary
 from octavo.models.weight_map import canonical, ignorable
+from octavo.nn import rope as formula
 from octavo.nn.norm import RmsNorm
 from octavo.nn.quant.base import QuantMethod
 from octavo.nn.quant.plain import Plain
@@ -137,6 +139,18 @@ def test_rotation_tables_are_no_longer_than_needed():
     decoder = build(arch, select(CPU), torch.float32, CPU, max_position=50)
     assert decoder.rotaries[0].table.shape == (50, 10)
     assert build(arch, select(CPU), torch.float32, CPU, max_position=10**9).rotaries[0].table.shape == (256, 10)
+
+
+def test_a_hosts_rotation_table_grows_with_the_positions_that_come():
+    rope = Rope(dim=8, theta=10_000.0)
+    whole = Rotary(rope, 9000, torch.device("meta"))
+    assert whole.table is not None
+    assert whole.table.shape[0] == 9000  # a device's is never moved
+    rotary = Rotary(rope, 9000, CPU)
+    rows = [rotary.at(torch.tensor(positions), None)[0].shape[0] for positions in ([], [5, 511], [512, 3], [8999], [1])]
+    assert rows == [512, 512, 1024, 9000, 9000]
+    angles = torch.outer(torch.arange(9000).float(), formula.default_frequencies(rope.theta, rope.dim))
+    assert torch.equal(rotary.at(torch.tensor([1]), None)[0], formula.cos_sin(angles, 1.0))
 
 
 def test_layers_share_their_rotation():

@@ -248,8 +248,8 @@ class StepRun {
       const int begin = i / tile_items * step, end = std::min(begin + step, panels);
       const int from = i % tile_items * per;
       for (int tile = from; tile < std::min(from + per, tiles); ++tile) {
-        k_.matmul({gate.matrix, &in_, tile, begin, end, g, (size_t)columns, gate.bias, scratch});
-        k_.matmul({up.matrix, &in_, tile, begin, end, u, (size_t)columns, up.bias, scratch});
+        k_.matmul({gate.matrix, &in_, tile, begin, end, g, (size_t)columns, gate.bias, scratch, tile == from});
+        k_.matmul({up.matrix, &in_, tile, begin, end, u, (size_t)columns, up.bias, scratch, tile == from});
         put_gated(tile, begin / 2, (end - begin + 1) / 2, l.activation, g, u);
       }
     }

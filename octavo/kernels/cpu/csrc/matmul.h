@@ -28,6 +28,7 @@ struct MatmulArgs {
   size_t ld;          // floats from one token to the next
   const float* bias;  // of the matrix's first row, or null
   void* scratch;      // scratch_bytes(groups)
+  bool fresh;         // whether the panels come from memory: no tile met them just now
 };
 
 static inline size_t matmul_scratch_bytes(int groups) { return (size_t)groups * 2 * kTile * 4; }
@@ -222,7 +223,7 @@ static void matmul_tile(const MatmulArgs& args) {
     F acc[T];
     OCTAVO_UNROLL for (int t = 0; t < T; ++t) acc[t] = V::zero();
     for (int g = 0; g < groups; ++g) {
-      prefetch(m, info, codes, g);
+      if (T < kTile || args.fresh) prefetch(m, info, codes, g);
       if constexpr (L < kF32) {
         constexpr int starts = L == kB6 ? 2 : 1;
         quant_group<V, L, T, P>(codes + (size_t)g * info.code_bytes, (const uint16_t*)(scales + (size_t)g * info.scale_bytes),

@@ -47,7 +47,7 @@ static inline void run_linear(const Kernels& k, const Linear& linear, const Acts
       const int begin = chunk * cut.panels, end = std::min(begin + cut.panels, part.matrix->panels);
       for (int tile = from; tile < std::min(from + cut.tiles, tiles); ++tile) {
         float* to = out + (size_t)tile * kTile * ld + part.row + begin * kRows;
-        k.matmul({part.matrix, &acts, tile, begin, end, to, ld, part.bias, scratch});
+        k.matmul({part.matrix, &acts, tile, begin, end, to, ld, part.bias, scratch, tile == from});
       }
     }
     before += chunks * cut.tile_items;
