@@ -101,7 +101,13 @@ class Core:
         moved = bool(self._pipeline)
         step = self._finish_oldest() if moved else Outputs()
         self._say(step.outputs)
-        self._pipeline.settle()
+        # Planned while the device computes the newest step, begun as soon as that is sampled.
+        ahead = self.scheduler.plan() if moved and self._pipeline.will_starve else None
+        try:
+            self._pipeline.settle()
+        finally:  # what is planned has to be begun, whatever interrupts
+            if ahead is not None:
+                self._pipeline.push(ahead)
         if moved and self._pipeline.is_starved:
             self._feed()  # before anybody is told of the tokens: that takes the host as long as the sampling the device
         if not moved and not self._outbox and not self.rest.news:

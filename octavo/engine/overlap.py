@@ -84,6 +84,11 @@ class Pipeline:
         """Whether the device has only a sampling left to do: steps are taken in turn, and the next is not begun."""
         return self._computing is None and len(self._flying) < self.depth and self._in_turn()
 
+    @property
+    def will_starve(self) -> bool:
+        """Whether there is room for a step, and the device will be starved, once the newest one is sampled."""
+        return self._computing is not None and len(self) < self.depth and self._in_turn()
+
     def push(self, plan: StepPlan) -> None:
         """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""
         try:
