@@ -33,6 +33,7 @@ from octavo.worker.table import RequestTable
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 0.5
 ROTATIONS = 64  # positions in the rotation tables: no kernel's shape depends on their number
 
 
@@ -49,13 +50,16 @@ class Part:
 
 
 class Rehearsal:
-    """Runs in a thread of its own. `first_done` returns when the start's own steps are noted."""
+    """Runs in a thread of its own. `first_done` returns when the start's own steps are noted; the others wait
+    for `go_on`, but not for long: a start that finds its kernels compiled need not share the interpreter with what
+    comes after it, and one that compiles takes longer anyway."""
 
     def __init__(self, ops: Ops, part: Part, compiler: Compiler) -> None:
         self._compiler = compiler
         self._ops = ops
         self._part = part
         self._first = threading.Event()
+        self._rest = threading.Event()
         self._closed = False
         threading.Thread(target=self._run, name="octavo-rehearsal", daemon=True).start()
 
@@ -63,9 +67,14 @@ class Rehearsal:
         """Until a kernel that is launched now is compiled, or is being compiled."""
         self._first.wait()
 
+    def go_on(self) -> None:
+        """The start is over."""
+        self._rest.set()
+
     def close(self) -> None:
         """Begin no more."""
         self._closed = True
+        self._rest.set()
         self._compiler.close()
 
     def _run(self) -> None:
@@ -74,7 +83,9 @@ class Rehearsal:
             for _ in iter(lambda: self._compiler.note(lambda: next(scenes, None)), None):
                 if self._closed:
                     return
-                self._first.set()
+                if not self._first.is_set():
+                    self._first.set()
+                    self._rest.wait(PATIENCE_S)
         except Exception as error:  # kernels then compile as they are launched
             log.debug("the rehearsal ended early", exc_info=error)
         finally:

@@ -194,6 +194,8 @@ class Worker:
             self._memory.discard(KV_CACHE)
             raise
         self._runner = runner
+        if self._rehearsal is not None:
+            self._rehearsal.go_on()
         log.debug("operations: %s", self._ops.names)
 
     def forward(self, plan: StepPlan) -> None:
