@@ -96,7 +96,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[
             int,
             doc(
-                "Most tokens in one step. Unset: by the device, and several prompts share 2,816 of them; not for LLM.",
+                "Most tokens in one step. Unset: by the device, and several prompts share 1,984 of them; not for LLM.",
                 ge=1,
                 le=1 << 20,
             ),

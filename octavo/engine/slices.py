@@ -10,7 +10,7 @@ from octavo.models.arch import Architecture
 from octavo.sched.limits import Slicing
 
 SLICE = 512  # tokens: about a millisecond of an H200 with a 0.6B model, a second of two CPU cores
-TOGETHER = 2816  # tokens: enough for any GPU's matrix products; with who decodes beside them a captured step holds them
+TOGETHER = 1984  # tokens: enough for any GPU's matrix products; with who decodes beside them a captured step holds them
 SLOWER = 2  # an operation of attention takes this many times as long as one of a matrix product
 RIDGE = 150  # operations of a matrix product that a GPU does while it reads a byte (H200: 700 TFLOP/s, 4.2 TB/s)
 SHARE = 0.4  # of the time that a decode step takes to read keys and values

@@ -47,6 +47,7 @@ class _Step:
     tail: Captured[Tensor]  # tokens [R]
     score: Captured[Tensor] | None = None  # logits [R, V] fp32, where the room is small enough
     draw: Captured[Tensor] | None = None  # tokens [R] from those
+    chosen: list[Tensor] = field(default_factory=list)  # what the body gave last
     sampled: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # `places` of so many
 
     def places_of(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,12 +112,18 @@ class CapturedLauncher:
 
     @torch.inference_mode()
     def prepare(self) -> bool:
-        """Capture the next room, in order of use."""
+        """Capture the next room, in order of use; once all are there, what draws with a temperature in one."""
         missing = [room for room in self._rooms if room not in self._steps]
-        if not missing:
-            return False
-        self._steps[missing[0]] = self._capture(missing[0])
-        return len(missing) > 1
+        if missing:
+            self._steps[missing[0]] = self._capture(missing[0])
+            return True
+        undrawn = [step for step in self._steps.values() if step.draw is None and self._may_draw(step)]
+        if undrawn:
+            self._capture_draw(undrawn[0])
+        return len(undrawn) > 1
+
+    def _may_draw(self, step: _Step) -> bool:
+        return step.numbers.room.rows <= len(self._logits)
 
     def _step_for(self, plan: StepPlan) -> _Step | None:
         if not self._lineup.is_of(plan):
@@ -196,7 +203,7 @@ class CapturedLauncher:
         context = ForwardContext(groups, self._layer_group, self._kv, into.prompt_lens)
         cuts = _cuts(len(self._layer_group)) if room.mixed else frozenset()
         index, rows, positions = (torch.zeros(room.rows, dtype=torch.int64, device=device.device) for _ in range(3))
-        latest: list[Tensor] = []  # the body's chosen states, for the tail
+        step = _Step(numbers, device, into, groups, (index, rows, positions), _NOT_YET, _NOT_YET)
 
         def body(cut: Cut) -> Tensor:
             context.before_layer = lambda layer: cut() if layer in cuts else None
@@ -204,31 +211,29 @@ class CapturedLauncher:
             for place, sent in zip((index, rows, positions), on_device[3:6]):
                 place.copy_(sent)
             hidden = self._model(into.input_ids, into.positions, context)
-            latest[:] = [hidden.index_select(0, index) if room.mixed else hidden]
-            return latest[0]
+            step.chosen[:] = [hidden.index_select(0, index) if room.mixed else hidden]
+            return step.chosen[0]
 
         def tail(_: Cut) -> Tensor:
-            tokens = self._head.likeliest(latest[0])
+            tokens = self._head.likeliest(step.chosen[0])
             self._table.write(rows, positions, tokens)
             return tokens
 
-        step = _Step(numbers, device, into, groups, (index, rows, positions), _NOT_YET, _NOT_YET)
-        numbers.lay_out(NOBODY, NOBODY.counts, NOBODY.counts)
-        self._stager.fill(device, numbers.host)
+        self._empty(step)
         step.body = self._platform.capture(body)
         step.body.replay()
         step.tail = self._platform.capture(tail)
-        if room.rows <= len(self._logits):
-            self._capture_draw(step, latest)
         return step
 
-    def _capture_draw(self, step: _Step, latest: list[Tensor]) -> None:
-        """Score and draw, of the states that the body leaves in `latest`."""
+    def _capture_draw(self, step: _Step) -> None:
+        """Score and draw, of the states that the body gave last. They are tried out on the scratch row."""
+        self._empty(step)
+        step.body.replay()
         _, rows, positions = step.places
         logits = self._logits[: rows.shape[0]]
 
         def score(_: Cut) -> Tensor:
-            return logits.copy_(self._head(latest[0]))
+            return logits.copy_(self._head(step.chosen[0]))
 
         def draw(_: Cut) -> Tensor:
             columns = Columns(self._table.columns.index_select(0, rows))
@@ -238,6 +243,10 @@ class CapturedLauncher:
             return tokens
 
         step.score, step.draw = self._platform.capture(score), self._platform.capture(draw)
+
+    def _empty(self, step: _Step) -> None:
+        step.numbers.lay_out(NOBODY, NOBODY.counts, NOBODY.counts)
+        self._stager.fill(step.device, step.numbers.host)
 
 
 def _cuts(layers: int) -> frozenset[int]:
