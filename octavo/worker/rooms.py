@@ -8,7 +8,14 @@ from octavo.worker.lineup import Lineup
 MAX_DECODE_ROWS = 512
 MIXED_TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
 MIXED_ROWS = 64
-LONG_TOKENS = (3072, 4096, 6144, 8192)  # of several prompts at once, where the device has memory for such steps
+LONG_TOKENS = (
+    2560,
+    3072,
+    4096,
+    5120,
+    6144,
+    8192,
+)  # of several prompts at once, where the device has memory for such steps
 LONG_ROWS = 128
 FRESH_TOKENS = 256  # of the shortest prompt that gains by a room of its own
 LOOSE = 1.25  # times what a long plan needs, a room may be
@@ -43,7 +50,7 @@ def holding(lineup: Lineup, rooms: Sequence[Room]) -> list[Room]:
     mixed, rows, tokens, fresh = lineup.mixed, lineup.rows.size, lineup.total, lineup.fresh
     able = [room for room in rooms if room.tokens >= tokens and room.rows >= rows and room.mixed == mixed]
     # A long step is the device's to do in any case: room that nobody fills would cost more than launches do.
-    return [room for room in able if (fresh or not room.fresh) and room.tokens <= max(LONG_TOKENS[0], LOOSE * tokens)]
+    return [room for room in able if (fresh or not room.fresh) and room.tokens <= max(MIXED_TOKENS[-1], LOOSE * tokens)]
 
 
 def fitting(able: Sequence[Room], tokens: int, ready: Container[Room]) -> Room | None:
