@@ -11,9 +11,10 @@ __version__ = "0.1.0"
 _LAZY = {
     "LLM": "octavo.llm",
     "SamplingParams": "octavo.base.params",
+    "StructuredOutputsParams": "octavo.base.params",
 }
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

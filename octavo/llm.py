@@ -243,12 +243,12 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         if isinstance(given, SamplingParams):
-            return [given] * len(items)
+            return [given.typed()] * len(items)
         if not isinstance(given, Sequence) or not all(isinstance(one, SamplingParams) for one in given):
             raise UserError("sampling_params must be SamplingParams, or one a prompt", param="sampling_params")
         if len(given) != len(items):
             raise UserError(f"{len(items)} prompts but {len(given)} sampling_params", param="sampling_params")
-        return given
+        return [one.typed() for one in given]
 
     def _run(self, jobs: "list[_Job]", use_tqdm: bool) -> list[RequestOutput]:
         with _Progress(len(jobs), use_tqdm) as progress, _settled_heap():

@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from octavo.base.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.base.errors import ConfigError, EngineError, UnknownName, UserError
-from octavo.base.params import SamplingParams
+from octavo.base.params import SamplingParams, StructuredOutputsParams
 from octavo.base.specs import KVSpec
 from octavo.engine.assemble import Phases, finish
 from octavo.engine.inproc import InprocClient
@@ -251,6 +252,31 @@ def test_bad_input_is_told_before_anything_runs(make, prompts, params, param):
     assert caught.value.param == param
     assert llm.stats.steps == 0
     assert llm.generate("good", greedy(max_tokens=2), use_tqdm=False)[0].outputs[0].text == said("good", 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"stop": ["a", 1]}, "stop[1]"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs"),
+        ({"structured_outputs": 5}, "structured_outputs"),
+        ({"logit_bias": {"x": 1.0}}, "logit_bias"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+    ],
+)
+def test_a_value_of_another_type_is_told_by_its_field(values, param):
+    with pytest.raises(UserError) as caught:
+        SamplingParams(**values).typed()
+    assert caught.value.param == param
+    assert str(caught.value).startswith(f"{param}: ")
+
+
+def test_a_dict_holds_a_form_and_numpys_numbers_are_numbers():
+    given = SamplingParams(structured_outputs={"regex": "a+"}, temperature=np.float32(0.5), max_tokens=np.int64(3))
+    assert given.typed() == SamplingParams(
+        structured_outputs=StructuredOutputsParams(regex="a+"), temperature=0.5, max_tokens=3
+    )
 
 
 @pytest.mark.parametrize("messages", [[], "hi", [5], [{"role": "user", "content": 5}], [[]]])

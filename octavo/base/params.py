@@ -1,5 +1,6 @@
 """SamplingParams: what a caller asks of the sampler, in the names that vLLM and OpenAI use."""
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -80,6 +81,19 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     detokenize: bool = True
     structured_outputs: StructuredOutputsParams | None = None
 
+    def typed(self) -> "SamplingParams":
+        """The same with every value of its field's type: a dict for `structured_outputs` becomes one. What comes over
+        HTTP has its types already. Raises UserError naming the field."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        given = {name: value.item() if hasattr(value, "item") else value for name, value in given.items()}  # numpy's
+        try:
+            return msgspec.convert(given, SamplingParams)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at ")
+            found = _FIELD.search(path)
+            param = found[1] if found else "sampling_params"
+            raise UserError(f"{param}: {reason}", param=param) from None
+
     def checked(self) -> "SamplingParams":
         """Self, or UserError naming the field. Bounds that need the model (vocabulary, context) come later."""
         for name, low, high in _RANGES:
@@ -118,6 +132,8 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     def replace(self, **changes: Any) -> "SamplingParams":
         return msgspec.structs.replace(self, **changes)
 
+
+_FIELD = re.compile(r"\$\.([\w.\[\]]+)")
 
 # A comparison with NaN is false, so the range test above refuses it, and infinities too.
 _RANGES: tuple[tuple[str, float, float], ...] = (
