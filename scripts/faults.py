@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,11 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
-        code = run(asked, results)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            code = run(asked, results)
+        except KeyboardInterrupt:  # what was found until then counts
+            code = 130
         lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     found = [json.loads(line) for line in lines]
     write(found)
@@ -112,7 +117,7 @@ def write(found: list[dict[str, Any]]) -> None:
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     made = "; ".join(sorted({f"{line['date']}, {line['machine']}" for line in kept.values()}))
     loads = [line.get("load", 0) for line in kept.values()]
-    made += f"; the machine's load was up to {max(loads)}"
+    made += f"; the machine's load was up to {max(loads, default=0)}"
     PAGE.write_text(HEAD + "\n".join(rows) + f"\n\nRun on {made}.\n" + TAIL, encoding="utf-8")
 
 
