@@ -101,15 +101,14 @@ class Core:
         moved = bool(self._pipeline)
         step = self._finish_oldest() if moved else Outputs()
         self._say(step.outputs)
-        # Planned while the device computes the newest step, begun as soon as that is sampled.
+        # Planned while the device computes the newest step, begun as soon as that is sampled and before anybody is told
+        # of the tokens: that takes the host as long as the sampling the device.
         ahead = self.scheduler.plan() if moved and self._pipeline.will_starve else None
         try:
             self._pipeline.settle()
         finally:  # what is planned has to be begun, whatever interrupts
             if ahead is not None:
                 self._pipeline.push(ahead)
-        if moved and self._pipeline.is_starved:
-            self._feed()  # before anybody is told of the tokens: that takes the host as long as the sampling the device
         if not moved and not self._outbox and not self.rest.news:
             return None
         outputs, self._outbox = self._outbox, []

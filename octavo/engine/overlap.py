@@ -80,14 +80,10 @@ class Pipeline:
         return len(self) < self.depth and self._computing is None
 
     @property
-    def is_starved(self) -> bool:
-        """Whether the device has only a sampling left to do: steps are taken in turn, and the next is not begun."""
-        return self._computing is None and len(self._flying) < self.depth and self._in_turn()
-
-    @property
     def will_starve(self) -> bool:
-        """Whether there is room for a step, and the device will be starved, once the newest one is sampled."""
-        return self._computing is not None and len(self) < self.depth and self._in_turn()
+        """Whether the device has only a sampling left to do once the newest step is computed: steps are taken in turn,
+        and there is room for the next."""
+        return len(self) < self.depth and self._in_turn()
 
     def push(self, plan: StepPlan) -> None:
         """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""
