@@ -1,8 +1,8 @@
 """Batch: this step's input, gathered on the device from the request table.
 
 The host lays out which row and position each token is; the device finds the ids, so a token that the step before
-has yet to sample is simply there when this step's kernels run. Everything lands in buffers of fixed capacity that
-never move, and the batch is views of them: what a captured graph needs.
+has yet to sample is simply there when this step's kernels run. Everything lands in buffers of fixed capacity, and the
+batch is views of them.
 """
 
 from dataclasses import dataclass

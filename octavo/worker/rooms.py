@@ -8,14 +8,8 @@ from octavo.worker.lineup import Lineup
 MAX_DECODE_ROWS = 512
 MIXED_TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048)
 MIXED_ROWS = 64
-LONG_TOKENS = (
-    2560,
-    3072,
-    4096,
-    5120,
-    6144,
-    8192,
-)  # of several prompts at once, where the device has memory for such steps
+# Of several prompts at once, where the device has memory for such steps.
+LONG_TOKENS = (2560, 3072, 4096, 5120, 6144, 8192)
 LONG_ROWS = 128
 FRESH_TOKENS = 256  # of the shortest prompt that gains by a room of its own
 LOOSE = 1.25  # times what a long plan needs, a room may be
@@ -31,7 +25,7 @@ def rooms_for(max_rows: int, max_tokens: int, *, fresh: bool) -> list[Room]:
     tokens = sorted({size for size in MIXED_TOKENS if size <= max_tokens})
     mixed = [Room(min(MIXED_ROWS, size, max_rows), size, mixed=True) for size in tokens]
     alone = [Room(1, size, mixed=True, fresh=True) for size in tokens if fresh and size >= FRESH_TOKENS]
-    long = sorted({size for size in LONG_TOKENS if 2 * size <= max_tokens and max_tokens >= 2 * LONG_TOKENS[-1]})
+    long = LONG_TOKENS if max_tokens >= 2 * LONG_TOKENS[-1] else ()
     crowds = [Room(min(LONG_ROWS, max_rows), size, mixed=True) for size in long]
     crowds += [Room(1, size, mixed=True, fresh=True) for size in long if fresh]
     # One stream first, then prompts beside it, then the powers of two, then the steps between, then crowds of prompts.
