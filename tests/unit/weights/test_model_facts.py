@@ -204,7 +204,8 @@ def test_formats_asked_for_must_be_there(folder: Path, tmp_path: Path) -> None:
         read(tmp_path / "tiny.gguf", load_format="safetensors")
 
 
-def test_names_that_stand_for_nothing(tmp_path: Path) -> None:
+def test_names_that_stand_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # two folders above a checkout there may be an etc
     for name, match in (
         ("", "no model named"),
         ("qwen2.5-coder-0.5", r"did you mean qwen2\.5-coder-0\.5b\?"),
