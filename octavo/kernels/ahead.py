@@ -4,6 +4,7 @@ A captured step has room for a number of rows and tokens. All its numbers arrive
 says what attention adds to that buffer and turns the buffer into the step's inputs on the device.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +47,17 @@ class StepInput:
     prompt_lens: Tensor  # [T] int64
     slots: Tensor  # [G, T] int64
     block_table: Tensor  # [G, R, max_blocks] int32
+    sampled: Tensor  # [3, S] int64: places in T, rows and positions of what is sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Numbers of a step as the host sends them, all int32."""
+
+    rows: Tensor  # [R]
+    query_start: Tensor  # [R + 1]
+    seq_lens: Tensor  # [R]
+    sampled: Sequence[Tensor]  # 3 of [S], S <= R: as in `StepInput`
 
 
 class AheadOps(Protocol):
@@ -63,12 +75,10 @@ class AheadOps(Protocol):
         """Tell attention that its plan for this meta will stand in ``plan [places]`` on the device."""
         ...
 
-    def stage(
-        self, lines: Lines, into: StepInput, rows: Tensor, query_start: Tensor, seq_lens: Tensor, block_size: int
-    ) -> None:
-        """Find each token's id, position and slot, and copy the rows' block tables.
+    def stage(self, lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
+        """Find each token's id, position and slot, and copy the rows' block tables and what is sampled.
 
-        rows ``[R]``, query_start ``[R + 1]``, seq_lens ``[R]``, all int32; rows that the step does not have are empty.
+        Rows that the step does not have are empty.
         """
         ...
 

@@ -12,6 +12,7 @@ from octavo.base.registry import Registry
 from octavo.kernels.ops import Ops
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.attention import paged_attention
+from octavo.kernels.ref.embed import embed
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
@@ -50,6 +51,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "linear": linear,
         "linear_parts": linear_parts,
         "normed_linear": normed_linear,
+        "embed": embed,
         "greedy": greedy,
         "draw": draw,
         "forbid": forbid,

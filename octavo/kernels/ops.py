@@ -96,6 +96,12 @@ class NormedLinear(Protocol):
         ...
 
 
+class Embed(Protocol):
+    def __call__(self, ids: Tensor, table: Tensor) -> Tensor:
+        """Rows of the token table: ids ``[T]`` int64, each below V, table ``[V, E] -> [T, E]``."""
+        ...
+
+
 class Greedy(Protocol):
     def __call__(self, logits: Tensor) -> Tensor:
         """The likeliest token, the lowest id among equals: ``[S, V]`` of any float type ``-> [S]`` int64.
@@ -161,6 +167,7 @@ class Ops:
     linear: Linear
     linear_parts: LinearParts
     normed_linear: NormedLinear
+    embed: Embed
     greedy: Greedy
     draw: Draw
     forbid: Forbid

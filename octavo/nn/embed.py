@@ -19,11 +19,12 @@ class Embedding(nn.Module):
         self.multiplier = float(torch.tensor(multiplier, dtype=kit.dtype))
         self.shape = (vocab_size, hidden_size)
         self.tied = tied
+        self.ops = kit.ops
         self.method = kit.method
         self.method.create_table(self, vocab_size, hidden_size, kit.dtype, kit.empty)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        x = self.method.look_up(self, input_ids)
+        x = self.method.look_up(self.ops, self, input_ids)
         return x if self.multiplier == 1.0 else x * self.multiplier
 
     def load_weight(self, entry: Entry) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout
-from octavo.kernels.ahead import AheadOps, Lines, Room, StepInput
+from octavo.kernels.ahead import AheadOps, Lines, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
 from octavo.kernels.ops import Draw
 from octavo.platform.base import Captured, Cut, Platform
@@ -42,20 +42,18 @@ class _Step:
     device: Tensor  # [places] int32
     input: StepInput
     groups: list[AttentionMeta]
-    places: tuple[Tensor, Tensor, Tensor]  # [R] each: index, row and position of what is sampled
     body: Captured[Tensor]  # hidden states of what is sampled [R, E]
     tail: Captured[Tensor]  # tokens [R]
     score: Captured[Tensor] | None = None  # logits [R, V] fp32, where the room is small enough
     draw: Captured[Tensor] | None = None  # tokens [R] from those
     chosen: list[Tensor] = field(default_factory=list)  # what the body gave last
-    sampled: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # `places` of so many
+    sampled: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # 3 of [count]
 
-    def places_of(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The first `count` of `places`, which stay where they are."""
+    def places_of(self, count: int) -> tuple[Tensor, ...]:
+        """Index, row and position of the first `count` that are sampled; they stay where they are."""
         found = self.sampled.get(count)
         if found is None:
-            index, rows, positions = self.places
-            found = self.sampled[count] = index[:count], rows[:count], positions[:count]
+            found = self.sampled[count] = self.input.sampled[:, :count].unbind()
         return found
 
 
@@ -101,8 +99,9 @@ class CapturedLauncher:
         longs = [torch.zeros(tokens, dtype=torch.int64, device=device) for _ in range(3)]
         slots = torch.zeros(table.num_groups, tokens, dtype=torch.int64, device=device)
         blocks = torch.zeros(table.num_groups, rows, table.max_blocks, dtype=torch.int32, device=device)
+        sampled = torch.zeros(3, rows, dtype=torch.int64, device=device)
         self._logits = torch.empty(min(rows, DRAWN_ROWS), table.vocab_size, dtype=torch.float32, device=device)
-        self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks)
+        self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks, sampled)
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
         step = None if whole or not plan.sample else self._step_for(plan)
@@ -181,7 +180,9 @@ class CapturedLauncher:
             self._input.prompt_lens[: room.tokens],
             self._input.slots[:, : room.tokens],
             self._input.block_table[:, : room.rows],
+            self._input.sampled[:, : room.rows],
         )
+        sent = Sent(on_device[0], on_device[1], on_device[2], on_device[3:6])
         groups = [
             AttentionMeta(
                 block_table=into.block_table[group],
@@ -202,14 +203,12 @@ class CapturedLauncher:
             self._ahead.attach(meta, room, window, plan)
         context = ForwardContext(groups, self._layer_group, self._kv, into.prompt_lens)
         cuts = _cuts(len(self._layer_group)) if room.mixed else frozenset()
-        index, rows, positions = (torch.zeros(room.rows, dtype=torch.int64, device=device.device) for _ in range(3))
-        step = _Step(numbers, device, into, groups, (index, rows, positions), _NOT_YET, _NOT_YET)
+        index, rows, positions = into.sampled.unbind()
+        step = _Step(numbers, device, into, groups, _NOT_YET, _NOT_YET)
 
         def body(cut: Cut) -> Tensor:
             context.before_layer = lambda layer: cut() if layer in cuts else None
-            self._ahead.stage(self._lines, into, on_device[0], on_device[1], on_device[2], self._table.block_size)
-            for place, sent in zip((index, rows, positions), on_device[3:6]):
-                place.copy_(sent)
+            self._ahead.stage(self._lines, into, sent, self._table.block_size)
             hidden = self._model(into.input_ids, into.positions, context)
             step.chosen[:] = [hidden.index_select(0, index) if room.mixed else hidden]
             return step.chosen[0]
@@ -229,7 +228,7 @@ class CapturedLauncher:
         """Score and draw, of the states that the body gave last. They are tried out on the scratch row."""
         self._empty(step)
         step.body.replay()
-        _, rows, positions = step.places
+        _, rows, positions = step.input.sampled.unbind()
         logits = self._logits[: rows.shape[0]]
 
         def score(_: Cut) -> Tensor:

@@ -194,6 +194,5 @@ class _ShapesOnly(TorchFunctionMode):
 
 _MADE: dict[Any, Callable[..., Tensor]] = {
     F.linear: lambda x, weight, *_: x.new_empty((*x.shape[:-1], weight.shape[0])),
-    F.embedding: lambda ids, weight, *_: weight.new_empty((*ids.shape, weight.shape[1])),
     Tensor.index_select: lambda x, dim, index: x.new_empty((*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])),
 }

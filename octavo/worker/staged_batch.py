@@ -6,10 +6,10 @@ As tensor operations they are two dozen launches, which a prompt that comes alon
 import torch
 
 from octavo.base.plan import StepPlan
-from octavo.kernels.ahead import AheadOps, Lines, StepInput
+from octavo.kernels.ahead import AheadOps, Lines, Sent, StepInput
 from octavo.worker.batch import Batch, BatchBuilder
 from octavo.worker.columns import NUM_PROMPT
-from octavo.worker.staging import Stager, ints, longs
+from octavo.worker.staging import Stager, ints
 from octavo.worker.table import RequestTable
 
 
@@ -20,12 +20,13 @@ class StagedBatchBuilder(BatchBuilder):
         super().__init__(table, stager, max_tokens, max_rows)
         self._ahead = ahead
         self._lines = Lines(table.tokens, table.blocks, table.columns[:, NUM_PROMPT])
+        self._sampled = torch.zeros(3, max_rows, dtype=torch.int64, device=table.tokens.device)
 
     def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
         shape = self._checked(plan, pad_rows)
         places = shape.sample_index, shape.rows[shape.sample], shape.seq_lens[shape.sample]
-        numbers = [ints(shape.rows), ints(shape.query_start), ints(shape.seq_lens), *map(longs, places)]
-        rows, query_start, seq_lens, *sampled = self._stager.send(numbers)
+        numbers = shape.rows, shape.query_start, shape.seq_lens, *places
+        rows, query_start, seq_lens, *sampled = self._stager.send([ints(each) for each in numbers])
         total = shape.total
         into = StepInput(
             self._input_ids[:total],
@@ -33,7 +34,8 @@ class StagedBatchBuilder(BatchBuilder):
             self._prompt_lens[:total],
             self._slots[:, :total],
             self._block_table[:, : shape.rows.size],
+            self._sampled[:, : shape.sample.size],
         )
-        self._ahead.stage(self._lines, into, rows, query_start, seq_lens, self._table.block_size)
-        index, owners, ends = (each.view(torch.int64) for each in sampled)
+        self._ahead.stage(self._lines, into, Sent(rows, query_start, seq_lens, sampled), self._table.block_size)
+        index, owners, ends = into.sampled.unbind()
         return self._batch(shape, (index, owners, ends), query_start, seq_lens)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from octavo.kernels.ahead import Ints, Lines, Longs, Room, StepInput
+from octavo.kernels.ahead import Ints, Lines, Longs, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
@@ -145,16 +145,8 @@ class TritonAhead:
                 prepare_alone(meta, room.tokens)
         meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles)
 
-    def stage(
-        self,
-        lines: Lines,
-        into: StepInput,
-        rows: torch.Tensor,
-        query_start: torch.Tensor,
-        seq_lens: torch.Tensor,
-        block_size: int,
-    ) -> None:
-        staging.stage(lines, into, rows, query_start, seq_lens, block_size)
+    def stage(self, lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
+        staging.stage(lines, into, sent, block_size)
 
     def _tiling(self, room: Room) -> Tiling:
         return tiling(room.tokens, self._heads, self._programs // PREFILL_SHARE)

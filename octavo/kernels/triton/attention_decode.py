@@ -18,10 +18,11 @@ import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton.attention_tile import LOG2E, attend
-from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.common import LAUNCH, ask_for, find_row, let_next_start, pow2, wait_for_inputs
 
 MIN_CHUNK = 64
 GOOD_CHUNK = 256
+TILE, AHEAD, NEXT, WARPS, STAGES = 64, 64, 64, 2, 3
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ def chunk_capacity(max_rows: int, programs: int, num_kv_heads: int) -> int:
 @triton.jit
 def _stretch(piece, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED: tl.constexpr):
     """Of a chunk: its row, which of the row's it is, their first and number, its tokens ``low .. high``."""
-    row = find_row(cu_ptr, piece, num_rows)
+    row = tl.minimum(find_row(cu_ptr, piece, num_rows), num_rows - 1)
     first = tl.load(cu_ptr + row)
     pieces = tl.load(cu_ptr + row + 1) - first
     length = tl.load(lens_ptr + row)
@@ -67,6 +68,19 @@ def _stretch(piece, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED: tl.cons
     return row, index, first, pieces, low, tl.minimum(low + chunk, length)
 
 
+@triton.jit
+def _ask_for_tile(
+    cache, stride_half, stride_block, table, low, high, TILE: tl.constexpr, D: tl.constexpr, B: tl.constexpr
+):
+    """Have the first `TILE` keys and values of a chunk ``low .. high`` brought near; no wait."""
+    token = tl.minimum(low + tl.arange(0, TILE), tl.maximum(high - 1, 0))
+    block = tl.load(table + token // B).to(tl.int64)
+    key = cache + block * stride_block + (token % B) * D
+    lines: tl.constexpr = (D * cache.dtype.element_ty.primitive_bitwidth // 8 + 127) // 128
+    ask_for(key, lines)
+    ask_for(key + stride_half, lines)
+
+
 # Where a step's numbers begin in their buffer depends on its rows: it must not ask for a kernel of its own.
 @triton.jit(
     do_not_specialize=["num_rows", "window"],
@@ -76,25 +90,40 @@ def _decode(
     q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, num_rows,
     stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
     H_KV: tl.constexpr, G: tl.constexpr, G_PAD: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr,
-    TILE: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
+    TILE: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr, AHEAD: tl.constexpr,
+    NEXT: tl.constexpr,
 ):  # fmt: skip
     let_next_start()
-    wait_for_inputs()
     num_items = tl.load(cu_ptr + num_rows) * H_KV
     chunk = tl.load(chunk_ptr)
     head = tl.arange(0, G_PAD)
     column = tl.arange(0, D_PAD)
     h: tl.constexpr = H_KV * G
     inside = (head[:, None] < G) & (column[None, :] < D)
+    last = tl.maximum(num_items - 1, 0)
+    ahead = tl.minimum(tl.program_id(0), last)
+    row, index, first, pieces, low, high = _stretch(ahead // H_KV, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED)
+    if AHEAD:
+        _ask_for_tile(
+            kv_ptr + ahead % H_KV * stride_head, stride_half, stride_block, table_ptr + row.to(tl.int64) * stride_table,
+            low, high, AHEAD, D, B,
+        )  # fmt: skip
+    wait_for_inputs()
     for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
         kv_head = item % H_KV
-        row, index, first, pieces, low, high = _stretch(
-            item // H_KV, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED
-        )
         query = tl.load(query_start_ptr + row).to(tl.int64)
         q_at = query * stride_q + (kv_head * G + head[:, None]) * D + column[None, :]
         q = tl.load(q_ptr + q_at, mask=inside, other=0.0)
         cache = kv_ptr + kv_head * stride_head
+        ahead = tl.minimum(item + tl.num_programs(0), last)
+        next_row, next_index, next_first, next_pieces, next_low, next_high = _stretch(
+            ahead // H_KV, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED
+        )
+        if NEXT:
+            _ask_for_tile(
+                kv_ptr + ahead % H_KV * stride_head, stride_half, stride_block, table_ptr + next_row.to(tl.int64) * stride_table,
+                next_low, next_high, NEXT, D, B,
+            )  # fmt: skip
 
         best = tl.full((G_PAD,), float("-inf"), tl.float32)
         total = tl.zeros((G_PAD,), tl.float32)
@@ -113,6 +142,7 @@ def _decode(
             spot = (first + index).to(tl.int64) * h + kv_head * G + head
             tl.store(part_ptr + spot[:, None] * D + column[None, :], acc, mask=inside)
             tl.store(lse_ptr + spot, best + tl.log2(total), mask=head < G)
+        row, index, first, pieces, low, high = next_row, next_index, next_first, next_pieces, next_low, next_high
 
 
 @triton.jit(do_not_specialize_on_alignment=["cu_ptr", "query_start_ptr"])
@@ -130,9 +160,10 @@ def _merge(
     row = tl.program_id(0)
     head = tl.program_id(1)
     let_next_start()
-    wait_for_inputs()
     first = tl.load(cu_ptr + row)
     count = tl.load(cu_ptr + row + 1) - first
+    query = tl.load(query_start_ptr + row).to(tl.int64)
+    wait_for_inputs()
     if count > 1:
         column = tl.arange(0, D_PAD)
         piece = tl.arange(0, PIECES)
@@ -151,7 +182,6 @@ def _merge(
             acc = acc * decay + tl.sum(part * weight[:, None], axis=0)
             total = total * decay + tl.sum(weight, axis=0)
             best = top
-        query = tl.load(query_start_ptr + row).to(tl.int64)
         out_at = (query * H + head) * D + column
         tl.store(out_ptr + out_at, (acc / total).to(out_ptr.dtype.element_ty), mask=column < D)
 
@@ -199,12 +229,14 @@ def decode_attention(
         D=dim,
         D_PAD=max(16, pow2(dim)),
         B=block_size,
-        TILE=64,
+        TILE=TILE,
+        AHEAD=AHEAD,
+        NEXT=NEXT,
         CAPPED=softcap is not None,
         WINDOWED=window is not None,
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
-        num_warps=2 if dim <= 128 else 4,
-        num_stages=3 if dim <= 128 else 2,
+        num_warps=WARPS if dim <= 128 else 4,
+        num_stages=STAGES if dim <= 128 else 2,
         **LAUNCH,
     )
     _merge[(meta.seq_lens.shape[0], heads)](

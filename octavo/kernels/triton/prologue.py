@@ -39,19 +39,29 @@ def angles(cos_sin_ptr, rope_index_ptr, column, D_PAD: tl.constexpr, ROTARY: tl.
 
 
 @triton.jit
-def norm_rotate(ptr, weight_ptr, head, heads, cos, sin, partner, sign, column, eps, D, NORM: tl.constexpr):
-    """Heads ``[G, D]`` at ptr, normed over D and rotated; fp32."""
+def norm_rotate(ptr, w, w_other, head, heads, cos, sin, partner, sign, column, eps, D, NORM: tl.constexpr):
+    """Heads ``[G, D]`` at ptr, normed over D with weights w ``[D]``, and rotated; fp32."""
     inside = (head[:, None] < heads) & (column[None, :] < D)
     x = tl.load(ptr + head[:, None] * D + column[None, :], mask=inside, other=0.0).to(tl.float32)
     other = tl.load(ptr + head[:, None] * D + partner[None, :], mask=inside, other=0.0).to(tl.float32)
     if NORM:
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
-        w = tl.load(weight_ptr + column, mask=column < D, other=0.0).to(tl.float32)
-        w_other = tl.load(weight_ptr + partner, mask=column < D, other=0.0).to(tl.float32)
         dtype = ptr.dtype.element_ty
         x = (x * scale * w[None, :]).to(dtype).to(tl.float32)
         other = (other * scale * w_other[None, :]).to(dtype).to(tl.float32)
     return x * cos[None, :] + other * (sign * sin)[None, :]
+
+
+@triton.jit
+def weights(ptr, column, partner, D, NORM: tl.constexpr):
+    """A norm's weight of each column ``[D_PAD]`` and of its partner; fp32."""
+    if NORM:
+        w = tl.load(ptr + column, mask=column < D, other=0.0).to(tl.float32)
+        w_other = tl.load(ptr + partner, mask=column < D, other=0.0).to(tl.float32)
+    else:
+        w = tl.full(column.shape, 1.0, tl.float32)
+        w_other = w
+    return w, w_other
 
 
 # One number more before a row, and the pointers behind it are aligned otherwise: no reason to compile anew.
@@ -89,20 +99,22 @@ def _prologue(
     first = tl.program_id(1) * MINE  # of the KV heads
     column = tl.arange(0, D_PAD)
     let_next_start()
-    wait_for_inputs()
     cos, sin, partner, sign = angles(cos_sin_ptr, rope_index_ptr + token, column, D_PAD, ROTARY)
+    slot = tl.load(slots_ptr + token)
+    q_w, q_w_other = weights(q_norm_ptr, column, partner, D, NORM)
+    k_w, k_w_other = weights(k_norm_ptr, column, partner, D, NORM)
+    wait_for_inputs()
     base = qkv_ptr + token * stride_qkv
     head = tl.arange(0, Q_PAD)
     mine: tl.constexpr = MINE * G
-    q = norm_rotate(base + first * G * D, q_norm_ptr, head, mine, cos, sin, partner, sign, column, eps, D, NORM)
+    q = norm_rotate(base + first * G * D, q_w, q_w_other, head, mine, cos, sin, partner, sign, column, eps, D, NORM)
     q_out = q_out_ptr + token * H * D + first * G * D + head[:, None] * D + column[None, :]
     q_inside = (head[:, None] < mine) & (column[None, :] < D)
     tl.store(q_out, q.to(q_out_ptr.dtype.element_ty), mask=q_inside)
 
-    slot = tl.load(slots_ptr + token)
     head = tl.arange(0, KV_PAD)
     inside = (head[:, None] < MINE) & (column[None, :] < D)
-    k = norm_rotate(base + (H + first) * D, k_norm_ptr, head, MINE, cos, sin, partner, sign, column, eps, D, NORM)
+    k = norm_rotate(base + (H + first) * D, k_w, k_w_other, head, MINE, cos, sin, partner, sign, column, eps, D, NORM)
     v = tl.load(base + (H + H_KV + first + head[:, None]) * D + column[None, :], mask=inside, other=0.0)
     target = kv_ptr + (slot // B) * stride_block + (first + head[:, None]) * stride_head + (slot % B) * D
     kind = kv_ptr.dtype.element_ty

@@ -1,13 +1,12 @@
 """The input of a step, made on the device from the request table: one program a token and a row.
 
-Legend: T tokens, R rows, G KV groups, B block size.
+Legend: T tokens, R rows, S sampled rows, G KV groups, B block size.
 """
 
-import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.ahead import Lines, StepInput
+from octavo.kernels.ahead import Lines, Sent, StepInput
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, wait_for_inputs
 
 _COPY = 512  # block table places copied at once
@@ -18,6 +17,7 @@ _COPY = 512  # block table places copied at once
     do_not_specialize=[
         "num_rows",
         "num_tokens",
+        "num_sampled",
         "scratch",
         "stride_line",
         "stride_prompt",
@@ -26,6 +26,7 @@ _COPY = 512  # block table places copied at once
         "stride_slots",
         "stride_table_plane",
         "stride_table_row",
+        "stride_sampled",
     ]
 )
 def _stage(
@@ -40,8 +41,13 @@ def _stage(
     prompt_lens_ptr,
     slots_ptr,
     table_ptr,
+    sampled_ptr,
+    index_ptr,
+    owner_ptr,
+    end_ptr,
     num_rows,
     num_tokens,
+    num_sampled,
     scratch,
     stride_line,
     stride_prompt,
@@ -50,6 +56,7 @@ def _stage(
     stride_slots,
     stride_table_plane,
     stride_table_row,
+    stride_sampled,
     G: tl.constexpr,
     B: tl.constexpr,
     COPY: tl.constexpr,
@@ -81,32 +88,32 @@ def _stage(
                 inside = first + place < count
                 block = tl.load(source + first + place, mask=inside, other=0)
                 tl.store(target + first + place, block, mask=inside)
+    if me < num_sampled:
+        tl.store(sampled_ptr + me, tl.load(index_ptr + me).to(tl.int64))
+        tl.store(sampled_ptr + stride_sampled + me, tl.load(owner_ptr + me).to(tl.int64))
+        tl.store(sampled_ptr + 2 * stride_sampled + me, tl.load(end_ptr + me).to(tl.int64))
 
 
-def stage(
-    lines: Lines,
-    into: StepInput,
-    rows: torch.Tensor,
-    query_start: torch.Tensor,
-    seq_lens: torch.Tensor,
-    block_size: int,
-) -> None:
+def stage(lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
     """As `AheadOps.stage`."""
-    num_tokens, num_rows = into.input_ids.shape[0], rows.shape[0]
+    num_tokens, num_rows = into.input_ids.shape[0], sent.rows.shape[0]
     _stage[(max(num_tokens, num_rows),)](
         lines.tokens,
         lines.blocks,
         lines.num_prompt,
-        rows,
-        query_start,
-        seq_lens,
+        sent.rows,
+        sent.query_start,
+        sent.seq_lens,
         into.input_ids,
         into.positions,
         into.prompt_lens,
         into.slots,
         into.block_table,
+        into.sampled,
+        *sent.sampled,
         num_rows,
         num_tokens,
+        into.sampled.shape[1],
         lines.tokens.shape[0] - 1,
         lines.tokens.stride(0),
         lines.num_prompt.stride(0),
@@ -115,6 +122,7 @@ def stage(
         into.slots.stride(0),
         into.block_table.stride(0),
         into.block_table.stride(1),
+        into.sampled.stride(0),
         G=lines.blocks.shape[0],
         B=block_size,
         COPY=_COPY,

@@ -8,6 +8,7 @@ from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, paged_attention
 from octavo.kernels.triton.compile import Compiler
 from octavo.kernels.triton.draw import draw
+from octavo.kernels.triton.embed import embed
 from octavo.kernels.triton.forbid import forbid
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
@@ -25,6 +26,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         ahead=TritonAhead,
         compiler=None if knobs.runtime.interpret else Compiler,
         draw=draw,
+        embed=embed,
         forbid=forbid,
         greedy=greedy,
         linear=linear,

@@ -57,7 +57,7 @@ class QuantMethod(ABC):
         """Fill the table from a tensor ``[vocab_size, hidden_size]``."""
 
     @abstractmethod
-    def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
+    def look_up(self, ops: Ops, layer: nn.Module, ids: Tensor) -> Tensor:
         """Rows of the table: ``[T] int64 -> [T, hidden_size]``."""
 
     @abstractmethod

@@ -124,7 +124,7 @@ class Native(QuantMethod):
         weight.pieces.clear()
         return given
 
-    def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
+    def look_up(self, ops: Ops, layer: nn.Module, ids: Tensor) -> Tensor:  # noqa: ARG002 - the base class's word
         out = torch.empty(ids.shape[0], table_of(layer).hidden_size)
         self.look_up_into(layer, ids, 1.0, out)
         return out

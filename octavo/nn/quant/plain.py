@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Empty, Entry, QuantMethod
@@ -34,8 +33,8 @@ class Plain(QuantMethod):
         weight = layer.get_parameter("weight")
         weight.copy_(entry.load(weight.dtype))
 
-    def look_up(self, layer: nn.Module, ids: Tensor) -> Tensor:
-        return F.embedding(ids, layer.get_parameter("weight"))
+    def look_up(self, ops: Ops, layer: nn.Module, ids: Tensor) -> Tensor:
+        return ops.embed(ids, layer.get_parameter("weight"))
 
     def apply_table(self, ops: Ops, layer: nn.Module, x: Tensor) -> Tensor:
         return ops.linear(x, layer.get_parameter("weight"), None)
