@@ -13,7 +13,7 @@ import torch
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
-from octavo.kernels.triton.attention_decode import DecodePlan, choose_chunk, chunk_capacity, decode_attention
+from octavo.kernels.triton.attention_decode import DecodePlan, decode_attention, fill_tiles
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
 from octavo.kernels.triton.attention_prefill import Heads, Tiles, Tiling, max_tiles, prefill_attention, tiling
 from octavo.kernels.triton.target import target_here
@@ -24,7 +24,7 @@ PREFILL_SHARE = 2  # a program of prefill takes the room of two
 
 @dataclass(slots=True)
 class StepPlan:
-    """Chunks of the rows of one query, and tiles of the others; None: the step has no such rows."""
+    """Of the rows of one query, and of the others; None: the step has no such rows."""
 
     decode: DecodePlan | None
     tiles: Tiles | None
@@ -33,10 +33,10 @@ class StepPlan:
 
 @dataclass(slots=True)
 class PlanAhead:
-    """A plan whose numbers come later, int32 on the device: running counts ``[R + 1]``, tokens of a chunk ``[1]``."""
+    """A plan whose numbers come later, int32 on the device: as in `DecodePlan` and `Tiles`."""
 
-    cu_chunks: torch.Tensor
-    chunk: torch.Tensor
+    cu_tiles: torch.Tensor  # [R + 1]
+    share: torch.Tensor  # [1]
     tiles: Tiles | None
 
 
@@ -84,15 +84,15 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     tiled = query_lens.copy()
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 4, dtype=np.int32)
-    cu_chunks, chunk, cu_tiles = packed[: rows + 1], packed[rows + 1 : rows + 2], packed[rows + 2 :]
-    chunk[0] = _fill_chunks(cu_chunks, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
+    cu_single, cu_tiles = packed[: rows + 1], packed[rows + 2 :]
+    packed[rows + 1] = fill_tiles(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
     heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
     cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
     count = _fill_tiles(cu_tiles, tiled, seq_lens, window, cut)
     device = _upload(packed, q.device)
     decode = None
-    if cu_chunks[-1]:
-        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], int(cu_chunks[-1]), q)
+    if cu_single[-1]:
+        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], num_kv_heads, q)
     return StepPlan(decode, Tiles(device[rows + 2 :], count, cut) if count else None, fresh)
 
 
@@ -100,18 +100,14 @@ def _completed(ahead: PlanAhead, meta: AttentionMeta, q: torch.Tensor, num_kv_he
     fresh = prepared_rows(meta) if plain else []
     if fresh:
         return StepPlan(None, None, fresh)
-    programs = num_programs(q.device)
-    rows = ahead.cu_chunks.shape[0] - 1
-    most = chunk_capacity(rows, programs, num_kv_heads)
-    decode = _decode_plan(ahead.cu_chunks, ahead.chunk, most, q)
-    return StepPlan(decode, ahead.tiles)
+    return StepPlan(_decode_plan(ahead.cu_tiles, ahead.share, num_kv_heads, q), ahead.tiles)
 
 
-def _decode_plan(cu_chunks: torch.Tensor, chunk: torch.Tensor, items: int, q: torch.Tensor) -> DecodePlan:
-    heads, dim = q.shape[1], q.shape[2]
-    part = torch.empty((items, heads, dim), dtype=torch.float32, device=q.device)
-    lse = torch.empty((items, heads), dtype=torch.float32, device=q.device)
-    return DecodePlan(cu_chunks, chunk, part, lse, num_programs(q.device))
+def _decode_plan(cu_tiles: torch.Tensor, share: torch.Tensor, num_kv_heads: int, q: torch.Tensor) -> DecodePlan:
+    programs, group, dim = num_programs(q.device), q.shape[1] // num_kv_heads, q.shape[2]
+    part = torch.empty((2 * programs, group, dim), dtype=torch.float32, device=q.device)
+    lse = torch.empty((2 * programs, group), dtype=torch.float32, device=q.device)
+    return DecodePlan(cu_tiles, share, part, lse, programs)
 
 
 class TritonAhead:
@@ -128,7 +124,7 @@ class TritonAhead:
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        out[rows + 1] = _fill_chunks(out[: used + 1], visible, self._heads.kv_heads, self._programs)
+        out[rows + 1] = fill_tiles(out[: used + 1], visible, self._heads.kv_heads, self._programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:
@@ -163,14 +159,6 @@ def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> L
     """Tokens that the rows of one query attend to, 0 for the others; no `query_lens`: all are of one query."""
     visible = seq_lens if window is None else np.minimum(seq_lens, window)
     return visible if query_lens is None else visible * (query_lens == 1)
-
-
-def _fill_chunks(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
-    """Running count of chunks ``[R + 1]`` of visible ``[R]`` tokens; gives the tokens of a chunk."""
-    chunk = choose_chunk(visible, num_kv_heads, programs)
-    out[0] = 0
-    np.add.accumulate((visible + (chunk - 1)) // chunk, out=out[1:])
-    return chunk
 
 
 def _fill_tiles(out: Ints, query_lens: Longs, seq_lens: Longs, window: int | None, cut: Tiling) -> int:

@@ -1,12 +1,12 @@
 """Paged attention of rows that compute one token: split over the past (FlashDecoding, Dao et al. 2023), balanced.
 
-The visible past of every row is cut into chunks of one length, chosen per step so that all multiprocessors have
-about the same number of them whatever the mix of row lengths. A fixed grid of programs walks the list of
-(chunk, KV head), so the launch does not depend on lengths and can sit inside a CUDA graph. Rows of one chunk are
-written straight to the output; the others leave partial sums that `_merge` adds up.
+The visible past of every row and KV head is cut into tiles of 64 tokens. All tiles stand in one line, row after row,
+and every program takes the same number of neighbours from it (as Stream-K does with products, Osama et al. 2023),
+whatever the mix of lengths. The grid is fixed, so the launch can sit inside a CUDA graph. Rows that one program sees
+whole are written straight to the output; of the others each program leaves a partial sum, and `_merge` adds them up.
 
 The query heads of a KV head share each read of K and V. Legend: R rows, H heads, G query heads a KV head, D head dim,
-B block size, N blocks, C chunks.
+B block size, N blocks, P programs.
 """
 
 from dataclasses import dataclass
@@ -16,152 +16,115 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.ahead import Ints, Longs
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton.attention_tile import LOG2E, attend
-from octavo.kernels.triton.common import LAUNCH, ask_for, find_row, let_next_start, pow2, wait_for_inputs
+from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
-MIN_CHUNK = 64
-GOOD_CHUNK = 256
-TILE, AHEAD, NEXT, WARPS, STAGES = 64, 64, 64, 2, 3
+TILE = 64
 
 
 @dataclass(slots=True)
 class DecodePlan:
-    """Where the chunks lie. `cu_chunks` int32 ``[R + 1]`` on the device, chunk c of row r is item cu_chunks[r] + c;
-    `chunk` int32 ``[1]``, tokens in a chunk; the partials have room for `capacity` items."""
+    """Where the tiles lie. `cu_tiles` int32 ``[R + 1]`` on the device: running count of a KV head's tiles over rows;
+    `share` int32 ``[1]``, tiles of a program. A program leaves two partials at most, of its first and its last row."""
 
-    cu_chunks: torch.Tensor
-    chunk: torch.Tensor
-    part: torch.Tensor  # [capacity, H, D] fp32
-    lse: torch.Tensor  # [capacity, H] fp32, log2 of the sum of exponentials
+    cu_tiles: torch.Tensor
+    share: torch.Tensor
+    part: torch.Tensor  # [2 P, G, D] fp32
+    lse: torch.Tensor  # [2 P, G] fp32, log2 of the sum of exponentials
     programs: int
 
 
-def choose_chunk(visible: np.ndarray, num_kv_heads: int, programs: int) -> int:
-    """Tokens a chunk, a multiple of 64. visible ``[R]`` tokens.
-
-    Four items a program even out rows of mixed length; chunks under `GOOD_CHUNK` waste more on starting than that
-    saves, so shorter ones are taken only to give every program something at all.
-    """
-    total = int(np.add.reduce(visible)) * num_kv_heads
-    ideal = max(total // (4 * programs), min(GOOD_CHUNK, total // programs))
-    return max(MIN_CHUNK, -(-ideal // 64) * 64)
-
-
-def chunk_capacity(max_rows: int, programs: int, num_kv_heads: int) -> int:
-    """Items that `choose_chunk` can lead to at most: a remainder a row, and the whole ones."""
-    return max_rows + -(-4 * programs // num_kv_heads) + 1
+def fill_tiles(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
+    """`DecodePlan.cu_tiles` of rows with visible ``[R]`` tokens; gives `share`."""
+    out[0] = 0
+    np.add.accumulate((visible + (TILE - 1)) // TILE, out=out[1:])
+    return max(1, -(-int(out[visible.size]) * num_kv_heads // programs))
 
 
 @triton.jit
-def _stretch(piece, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED: tl.constexpr):
-    """Of a chunk: its row, which of the row's it is, their first and number, its tokens ``low .. high``."""
-    row = tl.minimum(find_row(cu_ptr, piece, num_rows), num_rows - 1)
+def _segment(at, end, cu_ptr, num_rows, H_KV: tl.constexpr):
+    """Place `at` in the line of tiles: its row, KV head, which of their tiles it is, how many of them the program takes
+    and whether that is all."""
+    row = find_row(cu_ptr, at // H_KV, num_rows)
     first = tl.load(cu_ptr + row)
-    pieces = tl.load(cu_ptr + row + 1) - first
-    length = tl.load(lens_ptr + row)
-    start = 0
-    if WINDOWED:
-        start = tl.maximum(length - window, 0)
-    index = piece - first
-    low = start + index * chunk
-    return row, index, first, pieces, low, tl.minimum(low + chunk, length)
-
-
-@triton.jit
-def _ask_for_tile(
-    cache, stride_half, stride_block, table, low, high, TILE: tl.constexpr, D: tl.constexpr, B: tl.constexpr
-):
-    """Have the first `TILE` keys and values of a chunk ``low .. high`` brought near; no wait."""
-    token = tl.minimum(low + tl.arange(0, TILE), tl.maximum(high - 1, 0))
-    block = tl.load(table + token // B).to(tl.int64)
-    key = cache + block * stride_block + (token % B) * D
-    lines: tl.constexpr = (D * cache.dtype.element_ty.primitive_bitwidth // 8 + 127) // 128
-    ask_for(key, lines)
-    ask_for(key + stride_half, lines)
+    tiles = tl.load(cu_ptr + row + 1) - first
+    place = at - first * H_KV
+    head = place // tiles
+    tile = place - head * tiles
+    count = tl.minimum(tiles - tile, end - at)
+    return row, head, tile, count, count == tiles
 
 
 # Where a step's numbers begin in their buffer depends on its rows: it must not ask for a kernel of its own.
 @triton.jit(
     do_not_specialize=["num_rows", "window"],
-    do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "query_start_ptr", "cu_ptr", "chunk_ptr"],
+    do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "query_start_ptr", "cu_ptr", "share_ptr"],
 )
 def _decode(
-    q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_ptr, chunk_ptr, out_ptr, part_ptr, lse_ptr, num_rows,
+    q_ptr, kv_ptr, table_ptr, lens_ptr, query_start_ptr, cu_ptr, share_ptr, out_ptr, part_ptr, lse_ptr, num_rows,
     stride_q, stride_table, stride_block, stride_half, stride_head, scale_log2, softcap, window,
     H_KV: tl.constexpr, G: tl.constexpr, G_PAD: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, B: tl.constexpr,
-    TILE: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr, AHEAD: tl.constexpr,
-    NEXT: tl.constexpr,
+    TILE: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     let_next_start()
-    num_items = tl.load(cu_ptr + num_rows) * H_KV
-    chunk = tl.load(chunk_ptr)
-    head = tl.arange(0, G_PAD)
+    share = tl.load(share_ptr)
+    begin = tl.program_id(0) * share
+    end = tl.minimum(begin + share, tl.load(cu_ptr + num_rows) * H_KV)
+    group = tl.arange(0, G_PAD)
     column = tl.arange(0, D_PAD)
-    h: tl.constexpr = H_KV * G
-    inside = (head[:, None] < G) & (column[None, :] < D)
-    last = tl.maximum(num_items - 1, 0)
-    ahead = tl.minimum(tl.program_id(0), last)
-    row, index, first, pieces, low, high = _stretch(ahead // H_KV, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED)
-    if AHEAD:
-        _ask_for_tile(
-            kv_ptr + ahead % H_KV * stride_head, stride_half, stride_block, table_ptr + row.to(tl.int64) * stride_table,
-            low, high, AHEAD, D, B,
-        )  # fmt: skip
-    wait_for_inputs()
-    for item in range(tl.program_id(0), num_items, tl.num_programs(0)):
-        kv_head = item % H_KV
+    inside = (group[:, None] < G) & (column[None, :] < D)
+    at = begin
+    while at < end:
+        row, head, tile, count, whole = _segment(at, end, cu_ptr, num_rows, H_KV)
+        length = tl.load(lens_ptr + row)
+        low = tile * TILE
+        if WINDOWED:
+            low += tl.maximum(length - window, 0)
+        high = tl.minimum(low + count * TILE, length)
         query = tl.load(query_start_ptr + row).to(tl.int64)
-        q_at = query * stride_q + (kv_head * G + head[:, None]) * D + column[None, :]
+        table = table_ptr + row.to(tl.int64) * stride_table
+        spot = (query * H_KV + head) * G + group
+        cache = kv_ptr + head * stride_head
+        wait_for_inputs()
+        q_at = query * stride_q + (head * G + group[:, None]) * D + column[None, :]
         q = tl.load(q_ptr + q_at, mask=inside, other=0.0)
-        cache = kv_ptr + kv_head * stride_head
-        ahead = tl.minimum(item + tl.num_programs(0), last)
-        next_row, next_index, next_first, next_pieces, next_low, next_high = _stretch(
-            ahead // H_KV, cu_ptr, lens_ptr, num_rows, chunk, window, WINDOWED
-        )
-        if NEXT:
-            _ask_for_tile(
-                kv_ptr + ahead % H_KV * stride_head, stride_half, stride_block, table_ptr + next_row.to(tl.int64) * stride_table,
-                next_low, next_high, NEXT, D, B,
-            )  # fmt: skip
 
         best = tl.full((G_PAD,), float("-inf"), tl.float32)
         total = tl.zeros((G_PAD,), tl.float32)
         acc = tl.zeros((G_PAD, D_PAD), tl.float32)
-        table = table_ptr + row.to(tl.int64) * stride_table
-        for at in range(low, high, TILE):
+        for first in range(low, high, TILE):
             best, total, acc = attend(
-                q, cache, stride_half, stride_block, table, at, low, high, head, window, scale_log2, softcap,
+                q, cache, stride_half, stride_block, table, first, low, high, group, window, scale_log2, softcap,
                 best, total, acc, D, D_PAD, B, TILE, CAPPED, True, False, False, PRECISION,
             )  # fmt: skip
         acc = acc / total[:, None]
-        if pieces == 1:
-            out_at = (query * h + kv_head * G + head[:, None]) * D + column[None, :]
-            tl.store(out_ptr + out_at, acc.to(out_ptr.dtype.element_ty), mask=inside)
+        if whole:
+            tl.store(out_ptr + spot[:, None] * D + column[None, :], acc.to(out_ptr.dtype.element_ty), mask=inside)
         else:
-            spot = (first + index).to(tl.int64) * h + kv_head * G + head
-            tl.store(part_ptr + spot[:, None] * D + column[None, :], acc, mask=inside)
-            tl.store(lse_ptr + spot, best + tl.log2(total), mask=head < G)
-        row, index, first, pieces, low, high = next_row, next_index, next_first, next_pieces, next_low, next_high
+            left = (2 * tl.program_id(0) + (at > begin).to(tl.int32)) * G + group
+            tl.store(part_ptr + left[:, None] * D + column[None, :], acc, mask=inside)
+            tl.store(lse_ptr + left, best + tl.log2(total), mask=group < G)
+        at += count
 
 
-@triton.jit(do_not_specialize_on_alignment=["cu_ptr", "query_start_ptr"])
+@triton.jit(do_not_specialize_on_alignment=["cu_ptr", "share_ptr", "query_start_ptr"])
 def _merge(
-    part_ptr,
-    lse_ptr,
-    cu_ptr,
-    query_start_ptr,
-    out_ptr,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    D_PAD: tl.constexpr,
-    PIECES: tl.constexpr,
-):
+    part_ptr, lse_ptr, cu_ptr, share_ptr, query_start_ptr, out_ptr,
+    H_KV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1)
     let_next_start()
-    first = tl.load(cu_ptr + row)
-    count = tl.load(cu_ptr + row + 1) - first
+    share = tl.load(share_ptr)
+    before = tl.load(cu_ptr + row)
+    tiles = tl.load(cu_ptr + row + 1) - before
+    first = before * H_KV + head // G * tiles
+    program = first // share
+    count = (first + tl.maximum(tiles, 1) - 1) // share - program + 1
+    # The row is not the first of the program that it begins in: its partial stands second there.
+    second = first > program * share
     query = tl.load(query_start_ptr + row).to(tl.int64)
     wait_for_inputs()
     if count > 1:
@@ -172,7 +135,8 @@ def _merge(
         acc = tl.zeros((D_PAD,), tl.float32)
         for step in range(0, count, PIECES):
             live = step + piece < count
-            at = (first + step + piece).to(tl.int64) * H + head
+            spot = 2 * (program + step + piece) + (second & (step + piece == 0)).to(tl.int32)
+            at = spot.to(tl.int64) * G + head % G
             lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"))
             inside = live[:, None] & (column < D)[None, :]
             part = tl.load(part_ptr + at[:, None] * D + column[None, :], mask=inside, other=0.0)
@@ -182,7 +146,7 @@ def _merge(
             acc = acc * decay + tl.sum(part * weight[:, None], axis=0)
             total = total * decay + tl.sum(weight, axis=0)
             best = top
-        out_at = (query * H + head) * D + column
+        out_at = (query * H_KV * G + head) * D + column
         tl.store(out_ptr + out_at, (acc / total).to(out_ptr.dtype.element_ty), mask=column < D)
 
 
@@ -196,9 +160,9 @@ def decode_attention(
     window: int | None,
     softcap: float | None,
 ) -> None:
-    """The rows that have chunks: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``.
+    """The rows that have tiles: q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``.
 
-    Row r's query is token ``query_start[r]``; rows without chunks are left alone.
+    Row r's query is token ``query_start[r]``; rows without tiles are left alone.
     """
     heads, dim = out.shape[1], out.shape[2]
     kv_heads, block_size = kv.shape[2], kv.shape[3]
@@ -209,8 +173,8 @@ def decode_attention(
         meta.block_table,
         meta.seq_lens,
         meta.query_start,
-        plan.cu_chunks,
-        plan.chunk,
+        plan.cu_tiles,
+        plan.share,
         out,
         plan.part,
         plan.lse,
@@ -230,22 +194,22 @@ def decode_attention(
         D_PAD=max(16, pow2(dim)),
         B=block_size,
         TILE=TILE,
-        AHEAD=AHEAD,
-        NEXT=NEXT,
         CAPPED=softcap is not None,
         WINDOWED=window is not None,
         PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
-        num_warps=WARPS if dim <= 128 else 4,
-        num_stages=STAGES if dim <= 128 else 2,
+        num_warps=2 if dim <= 128 else 4,
+        num_stages=3 if dim <= 128 else 2,
         **LAUNCH,
     )
     _merge[(meta.seq_lens.shape[0], heads)](
         plan.part,
         plan.lse,
-        plan.cu_chunks,
+        plan.cu_tiles,
+        plan.share,
         meta.query_start,
         out,
-        H=heads,
+        H_KV=kv_heads,
+        G=group,
         D=dim,
         D_PAD=pow2(dim),
         PIECES=8,
