@@ -119,7 +119,9 @@ def test_memory_goes_and_tokens_stay(client, level):
     worker = client.engine.core.executor._worker
     steps = {room: id(step) for room, step in worker._runner._launcher._launcher._steps.items()}
     assert steps
-    client.control("reset_prefix_cache")  # a prompt is computed whole each time: in other batches bf16 rounds differently
+    client.control(
+        "reset_prefix_cache"
+    )  # a prompt is computed whole each time: in other batches bf16 rounds differently
     tokens = generate(client)
     before = used()
     weights = sum(each.nbytes for each in worker._decoder.parameters())

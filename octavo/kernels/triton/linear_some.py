@@ -22,7 +22,7 @@ MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
 MAX_NUMBERS = 1 << 24  # of a matrix; with more cuBLAS is as fast for more than 16 tokens, unless a gate rides along
 _FEATURES = 64
 _PROGRAMS = 128  # that keep the device busy
-_AHEAD = 256
+_AHEAD = 128
 _LINE = 64  # numbers of 16 bits in a line of the L2 cache
 
 

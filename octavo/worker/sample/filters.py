@@ -8,7 +8,7 @@ from octavo.base.plan import AddedRow
 from octavo.worker.columns import Columns, is_greedy
 from octavo.worker.sample.masks import NEVER
 from octavo.worker.sample.search import best_until
-from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, take
+from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, slabs, take
 from octavo.worker.staging import Ints
 
 CANDIDATES = 1024  # the likeliest tokens are looked at first; partial selection is far cheaper than a sort
@@ -94,10 +94,14 @@ class TopKTopP(_Filter):
         rows = step.host_rows[asked[0]] if asked and asked[0].size else step.host_rows
         limits = self._top_k[rows]
         largest = int(limits.max())
-        if limits.min() == 0 or largest > CANDIDATES:
-            self._wide(part, columns.top_k, columns.top_p, bool((limits > 0).any()), bool(self._top_p[rows].any()))
-        else:
-            keep_among_best(part, columns.top_k, columns.top_p, largest)
+        wide = bool(limits.min() == 0) or largest > CANDIDATES
+        any_k, any_p = bool((limits > 0).any()), bool(self._top_p[rows].any())
+        for span in slabs(*part.shape):
+            top_k, top_p = columns.top_k[span], columns.top_p[span]
+            if wide:
+                self._wide(part[span], top_k, top_p, any_k, any_p)
+            else:
+                keep_among_best(part[span], top_k, top_p, largest)
         give(logits, index, part)
 
     @staticmethod
@@ -150,10 +154,16 @@ class Typical(_Filter):
     def apply(self, logits: Tensor, step: SampleStep, staged: list[Tensor]) -> None:
         index = chosen(staged[0])
         part = take(logits, index)
-        log_probs = part.log_softmax(-1)
-        probs = log_probs.exp()
-        entropy = -(probs * log_probs.clamp(min=-1e30)).sum(-1, keepdim=True)
-        closeness = -(log_probs + entropy).abs()
-        keep = best_until(closeness, probs, step.columns.select(index).typical_p)
-        part.masked_fill_(~keep, NEVER)
+        typical_p = step.columns.select(index).typical_p
+        for span in slabs(*part.shape):
+            keep_typical(part[span], typical_p[span])
         give(logits, index, part)
+
+
+def keep_typical(logits: Tensor, typical_p: Tensor) -> None:
+    """The cut of `Typical`, in place: logits ``[s, V]``, typical_p ``[s]``."""
+    log_probs = logits.log_softmax(-1)
+    probs = log_probs.exp()
+    entropy = -(probs * log_probs.clamp(min=-1e30)).sum(-1, keepdim=True)
+    closeness = -(log_probs + entropy).abs()
+    logits.masked_fill_(~best_until(closeness, probs, typical_p), NEVER)

@@ -4,9 +4,16 @@ import torch
 from torch import Tensor
 
 from octavo.base.wire import TokenLogprobs
+from octavo.worker.sample.step import slabs
 from octavo.worker.staging import Ints
 
 FLOOR = -9999.0  # stands for minus infinity, which JSON cannot carry
+
+
+def describe_all(logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:
+    """`describe`, a slab of rows after the other."""
+    spans = slabs(*logits.shape)
+    return torch.cat([describe(logits[s], tokens[s], top, None if asked is None else asked[s]) for s in spans])
 
 
 def describe(logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:

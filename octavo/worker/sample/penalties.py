@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
-from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, take
+from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, slabs, take
 from octavo.worker.staging import Ints
-
-_SLAB = 1 << 22  # token places looked at in one go; bounds the memory of many long rows
 
 
 class Penalties:
@@ -46,9 +44,7 @@ class Penalties:
         repeats = bool(self._repeats[step.host_rows].any())
         counts = bool(self._counts[step.host_rows].any())
         longest = int(step.num_tokens.max())
-        size = max(1, _SLAB // max(longest, logits.shape[1]))
-        for start in range(0, part.shape[0], size):
-            span = slice(start, start + size)
+        for span in slabs(part.shape[0], max(longest, logits.shape[1])):
             ids = step.tokens[:, :longest].index_select(0, rows[span]).long()
             place = torch.arange(longest, device=ids.device)
             known = place < num_tokens[span, None]

@@ -13,7 +13,7 @@ from octavo.kernels.ops import Ops
 from octavo.worker.batch import Batch
 from octavo.worker.columns import Columns, is_bare, is_greedy, is_plain
 from octavo.worker.sample.draw import draw
-from octavo.worker.sample.logprobs import describe
+from octavo.worker.sample.logprobs import describe_all
 from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
 from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
@@ -130,7 +130,7 @@ class Sampler:
         if raw is None or prepared.wanted_index is None:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
-        return Drawn(tokens, describe(raw, chosen, max(prepared.tops), prepared.asked))
+        return Drawn(tokens, describe_all(raw, chosen, max(prepared.tops), prepared.asked))
 
     def apply_riders(self, logits: Tensor, riders: Mapping[str, Any]) -> None:
         """Have the rules that read them write over logits ``[S, V]``."""

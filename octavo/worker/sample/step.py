@@ -1,5 +1,6 @@
 """What the sampling rules share: the step as the sampler sees it, and the shape of a rule."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -87,6 +88,15 @@ class Asked:
 def chosen(index: Tensor) -> Tensor | None:
     """The staged form of `Asked.index` as an int64 index; None: all rows."""
     return index.long() if index.numel() else None
+
+
+SLAB = 1 << 24  # numbers of logits that a rule works on at once: it bounds the memory of what it makes of them
+
+
+def slabs(rows: int, width: int) -> Iterator[slice]:
+    """Spans of `rows` rows of `width` numbers, as many in each as `SLAB` allows, one at least."""
+    size = max(1, SLAB // max(1, width))
+    return (slice(start, start + size) for start in range(0, rows, size))
 
 
 def take(logits: Tensor, index: Tensor | None) -> Tensor:

@@ -15,12 +15,14 @@ from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.ref import attention as ref_attention
 from octavo.kernels.ref import prologue as ref_prologue
 from octavo.kernels.ref.act import act_mul as ref_act_mul
+from octavo.kernels.ref.embed import embed as ref_embed
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
 from octavo.kernels.triton import attention as attention_module
 from octavo.kernels.triton import attention_fresh, attention_prefill, prologue
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import paged_attention
+from octavo.kernels.triton.embed import embed
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 
@@ -142,6 +144,22 @@ def test_few_queries_over_a_long_past_share_it_out(
     torch.testing.assert_close(got.float().cpu(), want, **tolerance(dtype))
 
 
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("programs", [1, 3, 7, 16, 500])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1)])
+def test_decode_is_shared_out_to_any_number_of_programs(heads, kv_heads, programs, window, monkeypatch) -> None:
+    """Rows that lie in one program, end in one, begin in one and go through several; among them one of two queries."""
+    monkeypatch.setattr(attention_module, "num_programs", lambda _: programs)
+    torch.manual_seed(11)
+    query_lens, seq_lens = [1, 1, 2, 1, 1, 1], [5, 640, 70, 64, 65, 300]
+    meta = make_meta(query_lens, seq_lens, 16)
+    kv = make_cache(meta, kv_heads, 64, DTYPES[-1], window=window)
+    q = torch.randn(sum(query_lens), heads, 64, device=DEVICE).to(DTYPES[-1])
+    got = paged_attention(q, kv, meta, 0.125, window, None)
+    want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), 0.125, window, None)
+    torch.testing.assert_close(got.float().cpu(), want, **tolerance(DTYPES[-1]))
+
+
 @pytest.mark.parametrize("programs", [8, 512])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 2), (2, 2)])
 def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
@@ -213,6 +231,14 @@ def test_prologue(heads, kv_heads, dim, rotary, norm, many, dtype, monkeypatch) 
     want = ref_prologue.qkv_prologue(projected, other, meta)
     torch.testing.assert_close(got, want, **tolerance(dtype))
     torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("tokens", "size"), [(0, 64), (1, 64), (5, 896), (9, 5120)])
+def test_embedding(tokens, size, dtype) -> None:
+    table = torch.randn(50, size + 8, device=DEVICE).to(dtype)[:, :size]
+    ids = torch.randint(0, 50, (tokens,), device=DEVICE)
+    assert torch.equal(embed(ids, table), ref_embed(ids, table))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

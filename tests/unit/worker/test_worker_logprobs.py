@@ -1,8 +1,10 @@
 """Log-probabilities of the tokens that a caller names, in place of the likeliest."""
 
+import pytest
 import torch
 
-from octavo.worker.sample.logprobs import describe, unpack
+from octavo.worker.sample import step
+from octavo.worker.sample.logprobs import describe, describe_all, unpack
 
 
 def test_named_tokens_take_the_place_of_the_likeliest():
@@ -25,3 +27,12 @@ def test_without_names_nothing_changes():
     tokens = torch.tensor([1, 2])
     nobody = torch.full((2, 4), -1)
     assert torch.equal(describe(logits, tokens, 4), describe(logits, tokens, 4, nobody))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_slabs_say_what_the_whole_says(named, monkeypatch):
+    monkeypatch.setattr(step, "SLAB", 70)
+    logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(3))
+    tokens = torch.tensor([1, 2, 0, 29, 4])
+    asked = torch.randint(-1, 30, (5, 4), generator=torch.Generator().manual_seed(4)) if named else None
+    assert torch.equal(describe_all(logits, tokens, 4, asked), describe(logits, tokens, 4, asked))
