@@ -14,6 +14,7 @@ from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.attention import paged_attention
 from octavo.kernels.ref.embed import embed
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
+from octavo.kernels.ref.narrow import narrow
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
 from octavo.kernels.ref.prologue import qkv_prologue
 from octavo.kernels.ref.sample import draw, forbid, greedy, write_tokens
@@ -54,6 +55,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "embed": embed,
         "greedy": greedy,
         "draw": draw,
+        "narrow": narrow,
         "forbid": forbid,
         "write_tokens": write_tokens,
     }

@@ -122,6 +122,18 @@ class Draw(Protocol):
         ...
 
 
+class Narrow(Protocol):
+    def __call__(self, logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> None:
+        """Minus infinity for all but the likeliest tokens of each row, in place.
+
+        What is less likely than `min_p` times the likeliest goes (0: nothing; Nguyen et al. 2024), then all but the
+        `top_k` likeliest (0: none), then all but the fewest that hold probability `top_p` of what is left (1: none;
+        Holtzman et al. 2020). Tokens as likely as the last one kept stay too. logits ``[S, V]`` fp32, top_k ``[S]``
+        int32, top_p and min_p ``[S]`` fp32, all three of one stride.
+        """
+        ...
+
+
 class Forbid(Protocol):
     def __call__(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
         """Minus infinity for every token whose bit is not set, in place.
@@ -170,6 +182,7 @@ class Ops:
     embed: Embed
     greedy: Greedy
     draw: Draw
+    narrow: Narrow
     forbid: Forbid
     write_tokens: WriteTokens
     ahead: MakeAheadOps | None  # None: steps cannot be captured

@@ -16,7 +16,7 @@ from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout
 from octavo.kernels.ahead import AheadOps, Lines, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
-from octavo.kernels.ops import Draw
+from octavo.kernels.ops import Draw, Narrow
 from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
 from octavo.worker.columns import NUM_PROMPT, Columns
@@ -74,8 +74,10 @@ class CapturedLauncher:
         max_tokens: int,
         eager: EagerLauncher,
         draw: Draw,
+        narrow: Narrow,
     ) -> None:
         self._draw = draw
+        self._narrow = narrow
         self._platform = platform
         self._ahead = ahead
         self._table = table
@@ -111,7 +113,7 @@ class CapturedLauncher:
 
     @torch.inference_mode()
     def prepare(self) -> bool:
-        """Capture the next room, in order of use; once all are there, what draws with a temperature in one."""
+        """Capture the next room, in order of use; once all are there, what draws at random in one."""
         missing = [room for room in self._rooms if room not in self._steps]
         if missing:
             self._steps[missing[0]] = self._capture(missing[0])
@@ -237,6 +239,7 @@ class CapturedLauncher:
         def draw(_: Cut) -> Tensor:
             columns = Columns(self._table.columns.index_select(0, rows))
             over_temperature(logits, columns)
+            self._narrow(logits, columns.top_k, columns.top_p, columns.min_p)
             tokens = self._draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)
             self._table.write(rows, positions, tokens)
             return tokens

@@ -63,9 +63,8 @@ def is_plain(sampling: Sampling) -> bool:
 
 
 def is_bare(sampling: Sampling) -> bool:
-    """Plain but for its temperature: a draw from the logits as they are is the answer."""
-    neutral = sampling.top_p == 1.0 and sampling.top_k <= 0 and sampling.min_p == 0.0 and sampling.typical_p == 1.0
-    return (is_greedy(sampling) or neutral) and is_plain(structs.replace(sampling, temperature=0.0))
+    """Plain but for its temperature, top_k, top_p and min_p."""
+    return (is_greedy(sampling) or sampling.typical_p == 1.0) and is_plain(structs.replace(sampling, temperature=0.0))
 
 
 class Columns:

@@ -12,6 +12,7 @@ from octavo.kernels.triton.embed import embed
 from octavo.kernels.triton.forbid import forbid
 from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
+from octavo.kernels.triton.narrow import narrow
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
 from octavo.kernels.triton.write_tokens import write_tokens
@@ -25,6 +26,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         add_rms_norm=add_rms_norm,
         ahead=TritonAhead,
         compiler=None if knobs.runtime.interpret else Compiler,
+        narrow=narrow,
         draw=draw,
         embed=embed,
         forbid=forbid,

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from octavo.worker.sample.filters import MinP, Temperature, TopKTopP, Typical
+from octavo.kernels import ops
+from octavo.worker.sample.filters import Narrow, Temperature, Typical
 from octavo.worker.sample.masks import AllowedTokens, BadWords, LogitBias, MinTokens
 from octavo.worker.sample.penalties import Penalties
 from octavo.worker.sample.step import LogitRule
@@ -12,7 +13,7 @@ from octavo.worker.staging import Ints
 
 
 def standard_rules(
-    max_rows: int, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]]
+    max_rows: int, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]], narrow: ops.Narrow
 ) -> tuple[LogitRule, ...]:
     """All rules of plain generation. `upload` takes host arrays to the device."""
     return (
@@ -22,7 +23,6 @@ def standard_rules(
         LogitBias(vocab_size),
         Penalties(max_rows),
         Temperature(max_rows),
-        MinP(max_rows),
-        TopKTopP(max_rows),
+        Narrow(max_rows, narrow),
         Typical(max_rows),
     )

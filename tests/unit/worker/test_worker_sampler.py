@@ -8,10 +8,10 @@ from worker_toy import greedy
 
 from octavo.base.plan import NONE_LEFT
 from octavo.base.wire import Sampling
+from octavo.kernels.ref.narrow import keep_among_best
+from octavo.kernels.ref.search import best_until, ordered
 from octavo.worker.columns import Columns, pack
 from octavo.worker.sample import step as rule_steps
-from octavo.worker.sample.filters import keep_among_best
-from octavo.worker.sample.search import best_until, ordered
 
 VOCAB = 40
 DRAWS = 3000
