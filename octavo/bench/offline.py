@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from octavo.base.args import changed
 from octavo.base.config import EngineConfig
 from octavo.base.params import SamplingParams
@@ -47,10 +49,13 @@ def facts_of(llm: Any, engine: EngineConfig) -> dict[str, Any]:
     }
 
 
-def timed(llm: Any, load: Load) -> float:
-    """Seconds to run all of `load` to its exact lengths."""
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def timed(llm: Any, load: Load, way: SamplingParams = GREEDY) -> float:
+    """Seconds to run all of `load` to its exact lengths, sampled in a `way`."""
     prompts = [{"prompt_token_ids": prompt} for prompt in load.prompts]
-    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in load.output_lens]
+    params = [structs.replace(way, max_tokens=length, ignore_eos=True) for length in load.output_lens]
     start = time.perf_counter()
     results = llm.generate(prompts, params, use_tqdm=False)
     seconds = time.perf_counter() - start

@@ -13,6 +13,7 @@ from octavo.bench.gpu.held import dress, held_rate
 from octavo.bench.gpu.host import busy_share, host_time
 from octavo.bench.gpu.setting import Setting, model_folder
 from octavo.bench.gpu.timing import repeated
+from octavo.bench.gpu.ways import WAYS, rate
 from octavo.bench.offline import timed
 
 MIXED_S = 45.0  # of runs of the mixed set, at most
@@ -123,7 +124,23 @@ class OfflineSmall(Offline):
             "T9": lambda report: self.first(report, ("T9", "T9.1024", "T9.8192")),
             "T14": self.host,
             "G1": lambda report: self.schemas(report, "G1", "G1.free"),
+            "G2": self.ways,
         }
+
+    def ways(self, report: Report) -> None:
+        """Streams that are sampled in other ways than greedily, beside greedy ones, by turns."""
+        sizes = self._sizes
+        for size, tail in ((sizes.decode_batches[-1], ""), (sizes.decode_batches[0], "-1")):
+            rates: dict[str, list[float]] = {"": [], **{way: [] for way in WAYS}}
+            for turn in range(1 + sizes.decode_rounds):
+                for way, found in rates.items():
+                    found.append(rate(self._llm, size, sizes, self._next(), WAYS.get(way, {})))
+                    if turn == 0:
+                        found.clear()
+            greedy = statistics.median(rates.pop(""))
+            for way, found in rates.items():
+                mine = statistics.median(found)
+                report(f"G2.{way}{tail}", 100 * mine / greedy, f"{mine:.5g} of {greedy:.5g} tok/s")
 
     def host(self, report: Report) -> None:
         """The host's time a step, then the GPU's share of busy time with a profiler on."""

@@ -40,6 +40,7 @@ JOBS = (
     Job("T9", "offline-small", 20),
     Job("T14", "offline-small", 45),
     Job("G1", "offline-small", 45),
+    Job("G2", "offline-small", 30),
     Job("T3", "offline-large", 75),
     Job("T6", "offline-large", 45),
     Job("T9.8b", "offline-large", 25),
@@ -79,6 +80,11 @@ class Point:
 _MIX = "256 requests, in and out uniform 100..1024, offline"
 _DECODE = "decode alone, 128 in, 256 out"
 _FIRST = "time to first token"
+_WAYS = {
+    "chat": "temperature 0.7, top_k 20, top_p 0.8",
+    "penalty": "the same and presence_penalty 1.5",
+    "logprobs": "greedy, log-probabilities of 5",
+}
 _SCHEMAS = "64 streams, a schema of its own each, rate over that of free ones"
 POINTS: dict[str, Point] = {
     "copy": Point("copy inside the GPU, read and write", "GB/s"),
@@ -133,6 +139,11 @@ POINTS: dict[str, Point] = {
     "G1.free": Point("Qwen3-0.6B, 64 streams, free, drawn at temperature 1", "tok/s"),
     "G1.8b": Point(f"Qwen3-8B, {_SCHEMAS}", "%", 97),
     "G1.8b-free": Point("Qwen3-8B, 64 streams, free, drawn at temperature 1", "tok/s"),
+    **{
+        f"G2.{way}{tail}": Point(f"Qwen3-0.6B, {streams}, {how}: rate over that of plain greedy ones", "%", 100)
+        for way, how in _WAYS.items()
+        for tail, streams in (("", "64 streams"), ("-1", "1 stream"))
+    },
     "P1": Point("transformers continuous batching, Qwen3-0.6B, requests as in T1, this run", "tok/s"),
 }
 
