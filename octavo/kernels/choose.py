@@ -16,6 +16,7 @@ from octavo.kernels.ref.embed import embed
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.narrow import narrow
 from octavo.kernels.ref.norm import add_rms_norm, rms_norm
+from octavo.kernels.ref.penalize import penalize
 from octavo.kernels.ref.prologue import qkv_prologue
 from octavo.kernels.ref.sample import draw, forbid, greedy, write_tokens
 
@@ -55,6 +56,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "embed": embed,
         "greedy": greedy,
         "draw": draw,
+        "penalize": penalize,
         "narrow": narrow,
         "forbid": forbid,
         "write_tokens": write_tokens,

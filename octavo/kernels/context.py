@@ -47,6 +47,19 @@ class Projected:
     head_dim: int
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What S rows have said, and how it is held against them. The last four are of one stride."""
+
+    lines: torch.Tensor  # [rows, places] int32, tokens in order
+    rows: torch.Tensor  # [S] int64, which line
+    lengths: torch.Tensor  # [S] int64, known tokens, the newest among them
+    num_prompt: torch.Tensor  # [S] int32, of which are the prompt's
+    repetition: torch.Tensor  # [S] fp32, 1: none
+    frequency: torch.Tensor  # [S] fp32, 0: none
+    presence: torch.Tensor  # [S] fp32, 0: none
+
+
 @dataclass(slots=True)
 class ForwardContext:
     groups: list[AttentionMeta]  # one a KV group

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.ahead import MakeAheadOps
-from octavo.kernels.context import AttentionMeta, Projected
+from octavo.kernels.context import AttentionMeta, Projected, Said
 
 T = TypeVar("T")
 
@@ -122,6 +122,16 @@ class Draw(Protocol):
         ...
 
 
+class Penalize(Protocol):
+    def __call__(self, logits: Tensor, counts: Tensor, said: Said) -> None:
+        """Penalties for what was said, in place: logits ``[S, V]`` fp32.
+
+        A token of prompt or output: its logit over `repetition`, or times it below zero. One of the output: less
+        `frequency` for each time, and `presence` once. counts ``[S, V]`` int32 is zero before and after.
+        """
+        ...
+
+
 class Narrow(Protocol):
     def __call__(self, logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> None:
         """Minus infinity for all but the likeliest tokens of each row, in place.
@@ -182,6 +192,7 @@ class Ops:
     embed: Embed
     greedy: Greedy
     draw: Draw
+    penalize: Penalize
     narrow: Narrow
     forbid: Forbid
     write_tokens: WriteTokens

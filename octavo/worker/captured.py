@@ -16,7 +16,7 @@ from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout
 from octavo.kernels.ahead import AheadOps, Lines, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
-from octavo.kernels.ops import Draw, Narrow
+from octavo.kernels.ops import Draw, Narrow, Penalize
 from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
 from octavo.worker.columns import NUM_PROMPT, Columns
@@ -27,10 +27,11 @@ from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
 from octavo.worker.sample.draw import TOKEN_STREAM
 from octavo.worker.sample.filters import over_temperature
+from octavo.worker.sample.penalties import said_of
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
-DRAWN_ROWS = 128  # rows of the largest room with logits of its own, which all such rooms share
+DRAWN_ROWS = 128  # rows of the largest room that draws; logits and counts for so many are shared by all such rooms
 PATIENCE = 12  # steps that ask for a room before it is captured under load
 
 
@@ -75,9 +76,11 @@ class CapturedLauncher:
         eager: EagerLauncher,
         draw: Draw,
         narrow: Narrow,
+        penalize: Penalize,
     ) -> None:
         self._draw = draw
         self._narrow = narrow
+        self._penalize = penalize
         self._platform = platform
         self._ahead = ahead
         self._table = table
@@ -102,7 +105,9 @@ class CapturedLauncher:
         slots = torch.zeros(table.num_groups, tokens, dtype=torch.int64, device=device)
         blocks = torch.zeros(table.num_groups, rows, table.max_blocks, dtype=torch.int32, device=device)
         sampled = torch.zeros(3, rows, dtype=torch.int64, device=device)
-        self._logits = torch.empty(min(rows, DRAWN_ROWS), table.vocab_size, dtype=torch.float32, device=device)
+        drawn = min(rows, DRAWN_ROWS), table.vocab_size
+        self._logits = torch.empty(drawn, dtype=torch.float32, device=device)
+        self._counts = torch.zeros(drawn, dtype=torch.int32, device=device)
         self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks, sampled)
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
@@ -231,13 +236,14 @@ class CapturedLauncher:
         self._empty(step)
         step.body.replay()
         _, rows, positions = step.input.sampled.unbind()
-        logits = self._logits[: rows.shape[0]]
+        logits, counts = self._logits[: rows.shape[0]], self._counts[: rows.shape[0]]
 
         def score(_: Cut) -> Tensor:
             return logits.copy_(self._head(step.chosen[0]))
 
         def draw(_: Cut) -> Tensor:
             columns = Columns(self._table.columns.index_select(0, rows))
+            self._penalize(logits, counts, said_of(columns, self._table.tokens, rows, positions))
             over_temperature(logits, columns)
             self._narrow(logits, columns.top_k, columns.top_p, columns.min_p)
             tokens = self._draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)

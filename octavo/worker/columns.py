@@ -31,6 +31,7 @@ NUM_PROMPT = 10
 
 
 _NEUTRAL = (0.0, 1.0, 0.0, 1.0)  # the first four floats of a greedy row
+_PLAIN = {"temperature": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 _numbers_of = attrgetter(*_FLOATS)
 _SEED = struct.Struct("=Q")
 _LAST = struct.Struct("=2i4x")  # top_k, num_prompt
@@ -63,8 +64,8 @@ def is_plain(sampling: Sampling) -> bool:
 
 
 def is_bare(sampling: Sampling) -> bool:
-    """Plain but for its temperature, top_k, top_p and min_p."""
-    return (is_greedy(sampling) or sampling.typical_p == 1.0) and is_plain(structs.replace(sampling, temperature=0.0))
+    """Plain but for its temperature, top_k, top_p, min_p and penalties."""
+    return (is_greedy(sampling) or sampling.typical_p == 1.0) and is_plain(structs.replace(sampling, **_PLAIN))
 
 
 class Columns:
@@ -99,3 +100,7 @@ class Columns:
     def select(self, index: Tensor | None) -> "Columns":
         """The lines at `index`; None: all."""
         return self if index is None else Columns(self._lines.index_select(0, index))
+
+    def part(self, span: slice) -> "Columns":
+        """Those lines, which stay where they are."""
+        return Columns(self._lines[span])

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan
 from octavo.base.specs import KVLayout, group_layers
+from octavo.kernels.context import Said
 from octavo.kernels.ops import Compiler, Ops
 from octavo.models.arch import Architecture
 from octavo.models.decoder import build
@@ -136,6 +137,7 @@ def _sampling(ops: Ops, vocab_size: int) -> None:
     ops.greedy(logits)
     ops.draw(logits, number.long(), number.long(), number, 0)
     ops.narrow(logits, number.int(), number, number)
+    ops.penalize(logits, logits.int(), Said(logits.int(), number.long(), number.long(), number.int(), *[number] * 3))
 
 
 def _plans(part: Part) -> list[StepPlan]:

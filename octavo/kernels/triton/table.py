@@ -14,6 +14,7 @@ from octavo.kernels.triton.greedy import greedy
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
 from octavo.kernels.triton.narrow import narrow
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
+from octavo.kernels.triton.penalize import penalize
 from octavo.kernels.triton.prologue import qkv_prologue
 from octavo.kernels.triton.write_tokens import write_tokens
 
@@ -35,6 +36,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         linear_parts=linear_parts,
         normed_linear=normed_linear,
         paged_attention=paged_attention,
+        penalize=penalize,
         qkv_prologue=qkv_prologue,
         rms_norm=rms_norm,
         write_tokens=write_tokens,

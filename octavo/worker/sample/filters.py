@@ -66,7 +66,8 @@ class Narrow(_Filter):
         index = chosen(staged[0])
         part, columns = take(logits, index), step.columns.select(index)
         for span in slabs(*part.shape):
-            self._narrow(part[span], columns.top_k[span], columns.top_p[span], columns.min_p[span])
+            mine = columns.part(span)
+            self._narrow(part[span], mine.top_k, mine.top_p, mine.min_p)
         give(logits, index, part)
 
 

@@ -13,7 +13,11 @@ from octavo.worker.staging import Ints
 
 
 def standard_rules(
-    max_rows: int, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]], narrow: ops.Narrow
+    max_rows: int,
+    vocab_size: int,
+    upload: Callable[[list[Ints]], list[Tensor]],
+    penalize: ops.Penalize,
+    narrow: ops.Narrow,
 ) -> tuple[LogitRule, ...]:
     """All rules of plain generation. `upload` takes host arrays to the device."""
     return (
@@ -21,7 +25,7 @@ def standard_rules(
         BadWords(vocab_size),
         MinTokens(max_rows, vocab_size),
         LogitBias(vocab_size),
-        Penalties(max_rows),
+        Penalties(max_rows, penalize),
         Temperature(max_rows),
         Narrow(max_rows, narrow),
         Typical(max_rows),

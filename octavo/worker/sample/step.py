@@ -90,7 +90,7 @@ def chosen(index: Tensor) -> Tensor | None:
     return index.long() if index.numel() else None
 
 
-SLAB = 1 << 24  # numbers of logits that a rule works on at once: it bounds the memory of what it makes of them
+SLAB = 1 << 23  # numbers of logits that a rule works on at once: it bounds the memory of what it makes of them
 
 
 def slabs(rows: int, width: int) -> Iterator[slice]:

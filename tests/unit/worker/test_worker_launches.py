@@ -129,8 +129,8 @@ def test_a_step_of_rows_with_a_temperature_is_one_graph_more(rows):
 
 
 @pytest.mark.parametrize(
-    "more", [{"typical_p": 0.9}, {"presence_penalty": 0.5}, {"logprobs": 1}, {"min_tokens": 2}], ids=str
+    "more", [{"typical_p": 0.9}, {"logit_bias": ((1, 2.0),)}, {"logprobs": 1}, {"min_tokens": 2}], ids=str
 )
 def test_rows_that_want_more_are_not_drawn_so(more):
-    assert is_bare(greedy(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1))
+    assert is_bare(greedy(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1, presence_penalty=0.5))
     assert not is_bare(greedy(temperature=0.7, **more))
