@@ -61,7 +61,7 @@ def build_runner(
     table = RequestTable(
         platform, stager, layout, resolved.max_num_seqs, resolved.max_model_len, vocab_size, ops.write_tokens
     )
-    rules = standard_rules(table.max_rows, vocab_size, stager.send, ops.penalize, ops.narrow)
+    rules = standard_rules(table.max_rows, vocab_size, stager.send, ops)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
     kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
     head = GenerateHead(model)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
+from octavo.kernels.ops import Forbid
 from octavo.worker.sample.step import Longs, SampleStep
 from octavo.worker.staging import Ints, float_bits, ints
 
@@ -23,23 +24,24 @@ def _legal(ids: Longs, vocab_size: int) -> Longs:
 
 
 class AllowedTokens:
-    """Only the listed ids stay. One mask ``[V]`` on the device for each row that has such a list."""
+    """Only the listed ids stay. One bit a token ``[ceil(V / 32)]`` on the device for each row that has such a list."""
 
     hides = True
 
-    def __init__(self, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]]) -> None:
+    def __init__(self, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]], forbid: Forbid) -> None:
         self._vocab_size = vocab_size
         self._upload = upload
+        self._forbid = forbid
         self._masks: dict[int, Tensor] = {}
 
     def add(self, added: AddedRow) -> None:
         self._masks.pop(added.row, None)
         allowed = added.sampling.allowed_token_ids
         if allowed:
-            ids = _legal(np.asarray(allowed, dtype=np.int64), self._vocab_size)
-            (index,) = self._upload([ints(ids)])
-            forbidden = torch.ones(self._vocab_size, dtype=torch.bool, device=index.device)
-            self._masks[added.row] = forbidden.index_fill_(0, index.long(), False)
+            bits = np.zeros(-(-self._vocab_size // 32) * 32, dtype=np.uint8)
+            bits[_legal(np.asarray(allowed, dtype=np.int64), self._vocab_size)] = 1
+            (mask,) = self._upload([np.packbits(bits, bitorder="little").view("<i4")])
+            self._masks[added.row] = mask.clone()  # on a CPU the upload is a buffer that is used again
 
     def drop(self, row: int) -> None:
         self._masks.pop(row, None)
@@ -50,9 +52,7 @@ class AllowedTokens:
 
     def apply(self, logits: Tensor, step: SampleStep, staged: list[Tensor]) -> None:
         masks = [self._masks[row] for row in step.host_rows.tolist() if row in self._masks]
-        index = staged[0].long()
-        kept = logits.index_select(0, index).masked_fill_(torch.stack(masks), NEVER)
-        logits.index_copy_(0, index, kept)
+        self._forbid(logits, staged[0], torch.stack(masks))
 
 
 class _Words(NamedTuple):

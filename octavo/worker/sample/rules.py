@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from octavo.kernels import ops
+from octavo.kernels.ops import Ops
 from octavo.worker.sample.filters import Narrow, Temperature, Typical
 from octavo.worker.sample.masks import AllowedTokens, BadWords, LogitBias, MinTokens
 from octavo.worker.sample.penalties import Penalties
@@ -13,20 +13,16 @@ from octavo.worker.staging import Ints
 
 
 def standard_rules(
-    max_rows: int,
-    vocab_size: int,
-    upload: Callable[[list[Ints]], list[Tensor]],
-    penalize: ops.Penalize,
-    narrow: ops.Narrow,
+    max_rows: int, vocab_size: int, upload: Callable[[list[Ints]], list[Tensor]], ops: Ops
 ) -> tuple[LogitRule, ...]:
     """All rules of plain generation. `upload` takes host arrays to the device."""
     return (
-        AllowedTokens(vocab_size, upload),
+        AllowedTokens(vocab_size, upload, ops.forbid),
         BadWords(vocab_size),
         MinTokens(max_rows, vocab_size),
         LogitBias(vocab_size),
-        Penalties(max_rows, penalize),
+        Penalties(max_rows, ops.penalize),
         Temperature(max_rows),
-        Narrow(max_rows, narrow),
+        Narrow(max_rows, ops.narrow),
         Typical(max_rows),
     )

@@ -85,7 +85,7 @@ class Bench:
         self.stager = Stager(platform, 8, 64)
         self.table = RequestTable(platform, self.stager, kv, max_rows, 60, vocab_size)
         self.builder = BatchBuilder(self.table, self.stager, max_rows, max_rows)
-        rules = standard_rules(max_rows, vocab_size, self.stager.send, OPS.penalize, OPS.narrow)
+        rules = standard_rules(max_rows, vocab_size, self.stager.send, OPS)
         self.sampler = Sampler(OPS, self.table, self.stager, rules)
 
     def draw(self, logits, tokens, num_prompts, samplings):
