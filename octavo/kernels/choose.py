@@ -12,6 +12,7 @@ from octavo.base.registry import Registry
 from octavo.kernels.ops import Ops
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.attention import paged_attention
+from octavo.kernels.ref.describe import describe
 from octavo.kernels.ref.embed import embed
 from octavo.kernels.ref.linear import linear, linear_parts, normed_linear
 from octavo.kernels.ref.narrow import narrow
@@ -58,6 +59,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "draw": draw,
         "penalize": penalize,
         "narrow": narrow,
+        "describe": describe,
         "forbid": forbid,
         "write_tokens": write_tokens,
     }

@@ -144,6 +144,17 @@ class Narrow(Protocol):
         ...
 
 
+class Describe(Protocol):
+    def __call__(self, logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:
+        """Of each row: the token's log-probability and rank, and the `top` likeliest, or all if V is less.
+
+        logits ``[n, V]`` fp32, tokens ``[n]`` int64 ``-> [n, 3 + 2 top]`` int32: token, rank, log-probability, and of
+        the others ids, log-probabilities, these all as bits of fp32. Rank 1 is the likeliest; equals share a rank.
+        `asked` ``[n, top]`` int64 holds ids to report in place of the likeliest, -1 for none.
+        """
+        ...
+
+
 class Forbid(Protocol):
     def __call__(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
         """Minus infinity for every token whose bit is not set, in place.
@@ -194,6 +205,7 @@ class Ops:
     draw: Draw
     penalize: Penalize
     narrow: Narrow
+    describe: Describe
     forbid: Forbid
     write_tokens: WriteTokens
     ahead: MakeAheadOps | None  # None: steps cannot be captured

@@ -79,7 +79,7 @@ def build_runner(
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         head=head,
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, masks.send, ops.forbid)}),
-        prompt_logprobs=PromptLogprobs(table, stager),
+        prompt_logprobs=PromptLogprobs(table, stager, ops.describe),
     )
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from octavo.base.plan import StepPlan
 from octavo.base.wire import TokenLogprobs
+from octavo.kernels.ops import Describe
 from octavo.worker.batch import Batch
 from octavo.worker.head.generate import GenerateHead
-from octavo.worker.sample.logprobs import describe, unpack
+from octavo.worker.sample.logprobs import unpack
 from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
 
@@ -37,8 +38,9 @@ class PromptSpans:
 class PromptLogprobs:
     """Knows which rows asked; finds their positions in a batch; makes the numbers."""
 
-    def __init__(self, table: RequestTable, stager: Stager, slab_bytes: int = SLAB_BYTES) -> None:
+    def __init__(self, table: RequestTable, stager: Stager, describe: Describe, slab_bytes: int = SLAB_BYTES) -> None:
         self._table = table
+        self._describe = describe
         self._stager = stager
         self._slab = max(1, slab_bytes // (4 * table.vocab_size))
         self._tops = np.full(table.max_rows + 1, -1, dtype=np.int64)
@@ -94,7 +96,7 @@ class PromptLogprobs:
         parts = []
         for start in range(0, tokens.numel(), self._slab):
             span = slice(start, start + self._slab)
-            parts.append(describe(head(hidden.index_select(0, spans.index[span])), tokens[span], top))
+            parts.append(self._describe(head(hidden.index_select(0, spans.index[span])), tokens[span], top))
         return torch.cat(parts)
 
 

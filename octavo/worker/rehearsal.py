@@ -136,6 +136,7 @@ def _sampling(ops: Ops, vocab_size: int) -> None:
     ops.forbid(logits, number.int(), torch.empty((1, -(-vocab_size // 32)), dtype=torch.int32, device="meta"))
     ops.greedy(logits)
     ops.draw(logits, number.long(), number.long(), number, 0)
+    ops.describe(logits, number.long(), 1)
     ops.narrow(logits, number.int(), number, number)
     ops.penalize(logits, logits.int(), Said(logits.int(), number.long(), number.long(), number.int(), *[number] * 3))
 

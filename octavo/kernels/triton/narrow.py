@@ -20,7 +20,7 @@ _LOWEST = tl.constexpr(-2139095040)  # key of the least finite float
 
 
 @triton.jit
-def _key(x):
+def key_of(x):
     bits = (x + 0.0).to(tl.int32, bitcast=True)  # minus zero becomes zero
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -49,7 +49,7 @@ def _tally(at, V, best, least, GROUPS: tl.constexpr, AT_ONCE: tl.constexpr):
         for piece in tl.static_range(AT_ONCE):
             token = start + piece * GROUPS + tl.arange(0, GROUPS)
             x = tl.load(at + token, mask=token < V, other=float("-inf"))
-            kept = _key(x) >= least
+            kept = key_of(x) >= least
             count += kept.to(tl.int32)
             mass += tl.where(kept, tl.exp(x - best), 0.0)
     return tl.sum(count, axis=0), tl.sum(mass, axis=0)
@@ -57,7 +57,7 @@ def _tally(at, V, best, least, GROUPS: tl.constexpr, AT_ONCE: tl.constexpr):
 
 @triton.jit
 def _count(first, second, least):
-    return tl.sum((_key(first) >= least).to(tl.int32) + (_key(second) >= least).to(tl.int32), axis=0)
+    return tl.sum((key_of(first) >= least).to(tl.int32) + (key_of(second) >= least).to(tl.int32), axis=0)
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def _search(first, second, low, high, best, target, WEIGHED: tl.constexpr):
     while low < high:
         middle = (low + high + 1) >> 1
         least = middle.to(tl.int32)
-        held = tl.where(_key(first) >= least, of_first, 0.0) + tl.where(_key(second) >= least, of_second, 0.0)
+        held = tl.where(key_of(first) >= least, of_first, 0.0) + tl.where(key_of(second) >= least, of_second, 0.0)
         enough = tl.sum(held, axis=0) >= target
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle - 1)
@@ -102,10 +102,10 @@ def _search_row(
 @triton.jit
 def _least(at, V, first, second, best, top_k, top_p, min_p, GROUPS: tl.constexpr, AT_ONCE: tl.constexpr):
     """The key of the least likely token that stays."""
-    most = _key(best)
+    most = key_of(best)
     least = tl.full((), _LOWEST, tl.int32)
     if min_p > 0:
-        least = tl.maximum(least, _key(best + tl.log(min_p)))
+        least = tl.maximum(least, key_of(best + tl.log(min_p)))
     if top_k > 0:
         least = _search(first, second, least, most, best, top_k.to(tl.float32), False)
     count, mass = _tally(at, V, best, least, GROUPS, AT_ONCE)
@@ -146,7 +146,7 @@ def _narrow(
                 for piece in tl.static_range(AT_ONCE):
                     token = start + piece * GROUPS + tl.arange(0, GROUPS)
                     x = tl.load(at + token, mask=token < V, other=float("inf"))
-                    tl.store(at + token, tl.full(x.shape, float("-inf"), tl.float32), mask=_key(x) < least)
+                    tl.store(at + token, tl.full(x.shape, float("-inf"), tl.float32), mask=key_of(x) < least)
 
 
 def narrow(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, paged_attention
 from octavo.kernels.triton.compile import Compiler
+from octavo.kernels.triton.describe import describe
 from octavo.kernels.triton.draw import draw
 from octavo.kernels.triton.embed import embed
 from octavo.kernels.triton.forbid import forbid
@@ -28,6 +29,7 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         ahead=TritonAhead,
         compiler=None if knobs.runtime.interpret else Compiler,
         narrow=narrow,
+        describe=describe,
         draw=draw,
         embed=embed,
         forbid=forbid,

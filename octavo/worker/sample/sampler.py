@@ -130,7 +130,7 @@ class Sampler:
         if raw is None or prepared.wanted_index is None:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
-        return Drawn(tokens, describe_all(raw, chosen, max(prepared.tops), prepared.asked))
+        return Drawn(tokens, describe_all(self._ops.describe, raw, chosen, max(prepared.tops), prepared.asked))
 
     def apply_riders(self, logits: Tensor, riders: Mapping[str, Any]) -> None:
         """Have the rules that read them write over logits ``[S, V]``."""

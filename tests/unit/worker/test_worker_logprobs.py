@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from octavo.kernels.ref.describe import describe
 from octavo.worker.sample import step
-from octavo.worker.sample.logprobs import describe, describe_all, unpack
+from octavo.worker.sample.logprobs import describe_all, unpack
 
 
 def test_named_tokens_take_the_place_of_the_likeliest():
@@ -35,4 +36,26 @@ def test_slabs_say_what_the_whole_says(named, monkeypatch):
     logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(3))
     tokens = torch.tensor([1, 2, 0, 29, 4])
     asked = torch.randint(-1, 30, (5, 4), generator=torch.Generator().manual_seed(4)) if named else None
-    assert torch.equal(describe_all(logits, tokens, 4, asked), describe(logits, tokens, 4, asked))
+    assert torch.equal(describe_all(describe, logits, tokens, 4, asked), describe(logits, tokens, 4, asked))
+
+
+@pytest.mark.parametrize(("vocab", "top"), [(30, 0), (30, 40), (5000, 20), (9000, 1)])
+@pytest.mark.parametrize("equals", [False, True])
+def test_the_kernel_says_what_the_reference_says(vocab, top, equals):
+    kernel = pytest.importorskip("octavo.kernels.triton.describe").describe
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    logits = 3 * torch.randn(4, vocab, generator=torch.Generator().manual_seed(vocab))
+    if equals:
+        logits = logits.round()
+    logits[:, ::7] = -float("inf")
+    tokens = torch.tensor([0, 1, vocab - 1, vocab // 2])
+    top = min(top, 20)
+    got = unpack(kernel(logits.to(device), tokens.to(device), top).cpu().numpy(), [top] * 4)
+    want = unpack(describe(logits, tokens, top).numpy(), [top] * 4)
+    for mine, other, row in zip(got, want, logits):
+        assert (mine.token, mine.rank) == (other.token, other.rank)
+        assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
+        assert mine.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        # The reference leaves the order of equals open: here the lowest ids come first.
+        order = sorted(range(vocab), key=lambda token: (-row[token].item(), token))
+        assert mine.ids == order[:top]

@@ -10,6 +10,7 @@ from octavo.base.config import Resolved
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import Sampling
+from octavo.kernels.ref.describe import describe
 from octavo.kernels.ref.narrow import narrow
 from octavo.kernels.ref.penalize import penalize
 from octavo.kernels.ref.sample import draw, forbid, write_tokens
@@ -18,7 +19,14 @@ from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import build_runner
 
 OPS = SimpleNamespace(
-    draw=draw, greedy=likeliest, forbid=forbid, narrow=narrow, penalize=penalize, write_tokens=write_tokens, ahead=None
+    draw=draw,
+    greedy=likeliest,
+    forbid=forbid,
+    narrow=narrow,
+    describe=describe,
+    penalize=penalize,
+    write_tokens=write_tokens,
+    ahead=None,
 )
 STATES = 997
 POISON = 13  # a context that holds this id gives NaN logits
