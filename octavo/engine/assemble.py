@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
@@ -18,7 +20,7 @@ from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.recovery import Recovery
-from octavo.engine.resolve import refit, resolve
+from octavo.engine.resolve import resolve
 from octavo.engine.rest import Rest
 from octavo.engine.slices import slices
 from octavo.models.arch import Architecture
@@ -103,7 +105,8 @@ def finish(
         sized = fitted.sized
         for note in sized.notes:
             log.warning(note)
-        resolved = refit(fitted.resolved, sized.max_model_len, sized.notes)
+        notes = [*fitted.resolved.notes, *sized.notes]
+        resolved = replace(fitted.resolved, max_model_len=sized.max_model_len, notes=notes)
     with phases.timed("scheduler"):
         recovery = Recovery()
         rest = Rest(executor, wake_on_request=config.scheduler.wake_on_request)

@@ -65,7 +65,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     vocab_size: int
     hidden_size: int
     layers: tuple[Layer, ...]
-    max_position: int
+    max_position: int  # tokens of the longest context, what a rope extension adds included
     dtype: str  # the checkpoint's
     norm_eps: float
     norm_offset: float = 0.0  # 1.0: the weight is stored as its distance from one (Gemma)

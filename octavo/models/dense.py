@@ -121,7 +121,11 @@ class Dense:
         """The whole, from a function that gives each layer; `extra` are fields of Architecture."""
         config, shape = self.config, self.shape
         layers = tuple(layer(index) for index in range(shape.num_layers))
-        ropes = [item.attention.rope for item in layers if item.attention.rope is not None]
+        # A layer with a window knows distances within it only, so it bounds the context no further.
+        far = [item.attention for item in layers if item.attention.window is None] or [
+            item.attention for item in layers
+        ]
+        ropes = [attention.rope for attention in far if attention.rope is not None]
         return Architecture(
             family=self.family,
             vocab_size=shape.vocab_size,
