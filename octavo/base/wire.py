@@ -11,7 +11,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     """Resolved sampling rules of one sequence. Every number has been bounded by the text side."""
 
     seed: int  # always set; unsigned 64 bit; the stream is keyed by (seed, position)
-    max_tokens: int
+    max_tokens: int  # at least 1
     min_tokens: int = 0
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
