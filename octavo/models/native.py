@@ -40,7 +40,7 @@ _NORM_PLACES: dict[type[Block], tuple[str | None, str | None, str | None, str | 
 
 
 class NativeDecoder:
-    """worker/head/generate.Model over a `Decoder` whose weights the method `Native` holds."""
+    """worker/model.Model over a `Decoder` whose weights the method `Native` holds."""
 
     def __init__(self, decoder: Decoder, method: Native, planes: int = TWO_PLANES) -> None:
         self.decoder = decoder

@@ -13,22 +13,19 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVLayout
 from octavo.kernels.ahead import AheadOps, Lines, Room, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
 from octavo.kernels.ops import Draw
 from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
 from octavo.worker.columns import NUM_PROMPT, Columns
-from octavo.worker.head.generate import GenerateHead, Model
-from octavo.worker.launch import Draws, EagerLauncher, Launched
+from octavo.worker.launch import Draws, EagerLauncher, Ground, Launched
 from octavo.worker.lineup import NOBODY, Lineup
 from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
 from octavo.worker.sample.draw import TOKEN_STREAM
 from octavo.worker.sample.filters import over_temperature
 from octavo.worker.staging import Stager
-from octavo.worker.table import RequestTable
 
 DRAWN_ROWS = 128  # rows of the largest room with logits of its own, which all such rooms share
 PATIENCE = 12  # steps that ask for a room before it is captured under load
@@ -65,28 +62,23 @@ class CapturedLauncher:
     def __init__(
         self,
         platform: Platform,
-        ahead: AheadOps,
-        table: RequestTable,
         stager: Stager,
-        model: Model,
-        head: GenerateHead,
-        layout: KVLayout,
-        kv: list[Tensor],
-        layer_group: list[int],
-        max_tokens: int,
-        eager: EagerLauncher,
+        ahead: AheadOps,
         draw: Draw,
+        ground: Ground,
+        eager: EagerLauncher,
+        max_tokens: int,
     ) -> None:
-        self._draw = draw
+        table = ground.table
         self._platform = platform
-        self._ahead = ahead
-        self._table = table
         self._stager = stager
-        self._model = model
-        self._head = head
-        self._windows = [group.spec.window for group in layout.groups]
-        self._kv = kv
-        self._layer_group = layer_group
+        self._ahead = ahead
+        self._draw = draw
+        self._table = table
+        self._model = ground.model
+        self._kv = ground.kv
+        self._layer_group = ground.layout.layer_groups
+        self._windows = [group.spec.window for group in ground.layout.groups]
         self._eager = eager
         self._rooms = rooms_for(table.max_rows, max_tokens, fresh=ahead.fresh_rooms)
         self._by_size = tightest_first(self._rooms)
@@ -215,7 +207,7 @@ class CapturedLauncher:
             return step.chosen[0]
 
         def tail(_: Cut) -> Tensor:
-            tokens = self._head.likeliest(step.chosen[0])
+            tokens = self._model.likeliest(step.chosen[0])
             self._table.write(rows, positions, tokens)
             return tokens
 
@@ -233,7 +225,7 @@ class CapturedLauncher:
         logits = self._logits[: rows.shape[0]]
 
         def score(_: Cut) -> Tensor:
-            return logits.copy_(self._head(step.chosen[0]))
+            return logits.copy_(self._model.logits(step.chosen[0]))
 
         def draw(_: Cut) -> Tensor:
             columns = Columns(self._table.columns.index_select(0, rows))

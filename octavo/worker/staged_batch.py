@@ -21,8 +21,8 @@ class StagedBatchBuilder(BatchBuilder):
         self._ahead = ahead
         self._lines = Lines(table.tokens, table.blocks, table.columns[:, NUM_PROMPT])
 
-    def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
-        shape = self._checked(plan, pad_rows)
+    def build(self, plan: StepPlan) -> Batch:
+        shape = self._checked(plan)
         places = shape.sample_index, shape.rows[shape.sample], shape.seq_lens[shape.sample]
         numbers = [ints(shape.rows), ints(shape.query_start), ints(shape.seq_lens), *map(longs, places)]
         rows, query_start, seq_lens, *sampled = self._stager.send(numbers)

@@ -8,8 +8,8 @@ from octavo.base.plan import AddedRow
 from octavo.worker.columns import Columns, is_greedy
 from octavo.worker.sample.masks import NEVER
 from octavo.worker.sample.search import best_until
-from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, take
-from octavo.worker.staging import Ints
+from octavo.worker.sample.step import Asked, SampleStep, chosen, give, take
+from octavo.worker.staging import Ints, Longs
 
 CANDIDATES = 1024  # the likeliest tokens are looked at first; partial selection is far cheaper than a sort
 

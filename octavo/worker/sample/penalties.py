@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
-from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, take
-from octavo.worker.staging import Ints
+from octavo.worker.sample.step import Asked, SampleStep, chosen, give, take
+from octavo.worker.staging import Ints, Longs
 
 _SLAB = 1 << 22  # token places looked at in one go; bounds the memory of many long rows
 

@@ -14,8 +14,8 @@ from octavo.worker.batch import Batch
 from octavo.worker.columns import Columns, is_bare, is_greedy, is_plain
 from octavo.worker.sample.draw import draw
 from octavo.worker.sample.logprobs import describe
-from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
-from octavo.worker.staging import Ints, Stager, ints
+from octavo.worker.sample.step import LogitRule, RiderRule, SampleStep
+from octavo.worker.staging import Ints, Longs, Stager, ints
 from octavo.worker.table import RequestTable
 
 

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
 from octavo.worker.columns import Columns
-from octavo.worker.staging import Ints
-
-Longs = npt.NDArray[np.int64]
+from octavo.worker.staging import Ints, Longs
 
 
 @dataclass(slots=True)
