@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from filelock import FileLock
 from msgspec import Struct
 
 from octavo.base.folders import cache_folder
@@ -118,14 +119,16 @@ class PackedFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if not _make_room(self._path.parent, start + at):
                 return
-            with open(part, "wb") as file:
+            # Two starts at once: who came second must not empty the part under the first one's hands.
+            with FileLock(self._path.with_suffix(".lock"), timeout=0), open(part, "wb") as file:
                 file.write(line)
                 for piece, (_, weight) in zip(pieces, made):
                     file.seek(start + piece.offset)
                     file.write((ctypes.c_char * weight.nbytes).from_address(weight.data))
                 file.truncate(start + at + _PAGE)  # kernels look a little ahead
-            part.replace(self._path)
-        except OSError as error:
+                file.flush()
+                part.replace(self._path)
+        except OSError as error:  # of the lock too: somebody else writes the same
             log.debug("packed weights are not kept: %s", error)
 
 
