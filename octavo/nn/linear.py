@@ -5,9 +5,9 @@ from itertools import accumulate
 
 from torch import Tensor, nn
 
+from octavo.kernels.entry import Entry
 from octavo.nn.kit import Kit
 from octavo.nn.norm import RmsNorm
-from octavo.nn.quant.base import Entry
 
 
 class Linear(nn.Module):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from octavo.kernels.entry import Entry
 from octavo.nn.kit import Kit
-from octavo.nn.quant.base import Entry
 
 
 class RmsNorm(nn.Module):

@@ -2,29 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
 
 Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Makes a tensor of unset contents where a model's weights live."""
-
-
-class Entry(Protocol):
-    """One tensor of a checkpoint, not read yet (weights/source.py makes them)."""
-
-    @property
-    def shape(self) -> Any: ...
-
-    @property
-    def qtype(self) -> str: ...
-
-    def load(self, dtype: torch.dtype) -> Tensor: ...
-
-    def raw(self) -> Tensor: ...
 
 
 class QuantMethod(ABC):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, TWO_PLANES, Parts, linear, pack_rows
 from octavo.kernels.cpu.packed_file import PackedFile
+from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Empty, Entry, QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 
 
 @dataclass(slots=True)

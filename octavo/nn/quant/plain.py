@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Empty, Entry, QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 
 
 class Plain(QuantMethod):
