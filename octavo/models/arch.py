@@ -12,6 +12,17 @@ from octavo.base.specs import KVSpec
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 NormPlace = Literal["pre", "sandwich", "post"]
+NORMS: dict[NormPlace, tuple[str | None, str | None, str | None, str | None]] = {
+    "pre": ("input_layernorm", None, "post_attention_layernorm", None),
+    "sandwich": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+    "post": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+}
+"""Norms before and after attention, before and after the feed-forward half, by the names that checkpoints use."""
 
 
 class Rope(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from torch import Tensor, nn
 
 from octavo.kernels.context import ForwardContext
-from octavo.models.arch import Architecture
+from octavo.models.arch import NORMS, Architecture
 from octavo.nn.attention import Attention, Heads
 from octavo.nn.kit import Kit
 from octavo.nn.mlp import GatedMlp
@@ -16,10 +16,7 @@ Angles = tuple[Tensor | None, Tensor | None]  # cos_sin, rope_index
 
 
 class Block(nn.Module):
-    """One layer: attention and a feed-forward half. Subclasses place the norms; `norm_names` lists them with the
-    names that checkpoints use."""
-
-    norm_names: tuple[str, ...]
+    """One layer: attention and a feed-forward half. Subclasses apply the norms that models/arch.NORMS places."""
 
     def __init__(self, arch: Architecture, index: int, kit: Kit) -> None:
         super().__init__()
@@ -41,7 +38,10 @@ class Block(nn.Module):
         mlp = layer.mlp
         self.mlp = GatedMlp(arch.hidden_size, mlp.intermediate_size, mlp.activation, mlp.bias, kit)
         self.norms = nn.ModuleDict(
-            {name: RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit) for name in self.norm_names}
+            {
+                name: RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit)
+                for name in filter(None, NORMS[layer.norms])
+            }
         )
 
     @abstractmethod
@@ -61,8 +61,6 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """A norm before each half: nearly everybody."""
 
-    norm_names = ("input_layernorm", "post_attention_layernorm")
-
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         parts = self.residual_multiplier == 1.0  # each half ends before a norm
         qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
@@ -74,13 +72,6 @@ class PreNormBlock(Block):
 class SandwichBlock(Block):
     """A norm before and after each half: Gemma 2 and 3."""
 
-    norm_names = (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    )
-
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
         x = self.norm("post_attention_layernorm")(self.attention(qkv, *angles, ctx))
@@ -90,8 +81,6 @@ class SandwichBlock(Block):
 
 class PostNormBlock(Block):
     """A norm after each half only: OLMo 2 and 3."""
-
-    norm_names = ("post_attention_layernorm", "post_feedforward_layernorm")
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         residual = x if residual is None else x + residual

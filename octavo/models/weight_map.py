@@ -35,7 +35,7 @@ def layer_targets(index: int, block: Block) -> dict[str, Target]:
     targets |= _linear(f"{prefix}self_attn.", attention.o, ("o_proj",))
     targets |= _linear(f"{prefix}mlp.", mlp.gate_up, ("gate_proj", "up_proj"), fused="gate_up_proj")
     targets |= _linear(f"{prefix}mlp.", mlp.down, ("down_proj",))
-    norms = {name: block.norm(name) for name in block.norm_names}
+    norms = {name: block.norm(name) for name in block.norms}
     if attention.q_norm is not None and attention.k_norm is not None:
         norms |= {"self_attn.q_norm": attention.q_norm, "self_attn.k_norm": attention.k_norm}
     for name, norm in norms.items():
