@@ -47,6 +47,15 @@ class Projected:
     head_dim: int
 
 
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """``rms_norm(x + residual)`` before a product; weight ``[E]``, residual ``[T, E]`` or None."""
+
+    weight: torch.Tensor
+    eps: float
+    residual: torch.Tensor | None
+
+
 @dataclass(slots=True)
 class ForwardContext:
     groups: list[AttentionMeta]  # one a KV group

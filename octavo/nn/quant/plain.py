@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from octavo.kernels.context import Norm
 from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Empty, QuantMethod
@@ -42,14 +43,6 @@ class Plain(QuantMethod):
         return ops.linear(x, layer.get_parameter("weight"), None)
 
     def apply_normed(
-        self,
-        ops: Ops,
-        layer: nn.Module,
-        x: Tensor,
-        residual: Tensor | None,
-        norm: Tensor,
-        eps: float,
-        bias: Tensor | None,
-        activation: str | None,
+        self, ops: Ops, layer: nn.Module, x: Tensor, norm: Norm, bias: Tensor | None, activation: str | None
     ) -> tuple[Tensor, Tensor]:
-        return ops.normed_linear(x, residual, norm, eps, layer.get_parameter("weight"), bias, activation)
+        return ops.normed_linear(x, norm, layer.get_parameter("weight"), bias, activation)
