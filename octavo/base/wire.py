@@ -48,7 +48,6 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     sampling: Sampling
     priority: int = 0  # lower runs earlier, as in vLLM
     cache_salt: str = ""
-    arrival_s: float = 0.0  # wall clock
     max_wait_s: float = 0.0  # a request that has not started after so many seconds is refused; 0: it may wait
     riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
     tenant: str = ""  # whose request it is, for policies that share between callers; no key can be read from it

@@ -19,10 +19,8 @@ class AttentionMeta:
     seq_lens: torch.Tensor  # [R], computed tokens after this step
     positions: torch.Tensor  # [T] int64
     block_size: int
-    max_query_len: int  # host numbers: upper bounds, so that no kernel launch waits for the device
-    max_seq_len: int
     num_rows: int
-    query_lens: list[int]  # the same lengths as host numbers, one a row; they let plain code loop without a wait
+    query_lens: list[int]  # the lengths as host numbers, one a row; they let plain code loop without a wait
     seq_lens_host: list[int]
     scratch: dict[str, object] = field(default_factory=dict)  # a backend's per-step plan
 

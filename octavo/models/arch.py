@@ -84,7 +84,6 @@ class Architecture(Struct, frozen=True, kw_only=True):
     logits_divisor: float = 1.0
     logits_softcap: float | None = None
     tie_embeddings: bool = False
-    bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
     @property

@@ -16,7 +16,6 @@ from octavo.models.reading import (
     read_heads,
     read_max_position,
     read_num_layers,
-    read_token_id,
     read_vocab_size,
 )
 from octavo.models.rope_reading import context_length, read_rope
@@ -143,7 +142,6 @@ class Dense:
             dtype=read_dtype(config),
             norm_eps=read_eps(config, self.defaults.norm_eps),
             tie_embeddings=config.flag("tie_word_embeddings", self.defaults.tie_embeddings),
-            bos_token_id=read_token_id(config, "bos_token_id", shape.vocab_size),
             eos_token_ids=read_eos(config, shape.vocab_size),
             **extra,
         )

@@ -58,9 +58,9 @@ def read(config: Config) -> Architecture:
 
 
 def read_multimodal(config: Config) -> Architecture:
-    """The text model inside a multimodal checkpoint: `text_config`, with the outer file's type and token ids."""
+    """The text model inside a multimodal checkpoint: `text_config`, with the outer file's type and ends."""
     if not config.has("text_config"):
         raise ConfigError(f"{config.where}: text_config is missing; only the text part of Gemma 3 can be served")
-    outer = ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "tie_word_embeddings")
+    outer = ("dtype", "torch_dtype", "eos_token_id", "tie_word_embeddings")
     inherited = {key: config.data[key] for key in outer if config.has(key)}
     return read(Config({**inherited, **config.child("text_config").data}, f"{config.where}: text_config"))

@@ -160,14 +160,6 @@ def read_dtype(config: Config) -> str:
     return name
 
 
-def read_token_id(config: Config, key: str, vocab_size: int) -> int | None:
-    """One token id; None if absent or outside the vocabulary (some files use -1)."""
-    value = config.data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value < vocab_size else None
-
-
 def read_eos(config: Config, vocab_size: int) -> tuple[int, ...]:
     """End-of-text ids, given as one number or a list."""
     value = config.data.get("eos_token_id")

@@ -138,8 +138,6 @@ class BatchBuilder:
                 seq_lens=seq_lens,
                 positions=self._positions[:total],
                 block_size=self._table.block_size,
-                max_query_len=max(query_lens, default=1),
-                max_seq_len=max(seq_lens_host, default=1),
                 num_rows=count,
                 query_lens=query_lens,
                 seq_lens_host=seq_lens_host,

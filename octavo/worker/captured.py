@@ -182,8 +182,6 @@ class CapturedLauncher:
                 seq_lens=on_device[2],
                 positions=into.positions,
                 block_size=self._table.block_size,
-                max_query_len=room.tokens if room.mixed else 1,
-                max_seq_len=self._table.width,
                 num_rows=room.rows,
                 query_lens=[],
                 seq_lens_host=[],
