@@ -29,6 +29,7 @@ from octavo.worker.staging import Stager
 
 DRAWN_ROWS = 128  # rows of the largest room with logits of its own, which all such rooms share
 PATIENCE = 12  # steps that ask for a room before it is captured under load
+GRUDGE = 1000  # more of them before that is tried again where it failed: each try gives all caches back
 
 
 @dataclass(slots=True)
@@ -130,6 +131,7 @@ class CapturedLauncher:
         if step is None:
             self._asked[room] += 1
             if self._asked[room] >= PATIENCE:
+                self._asked[room] = -GRUDGE
                 step = self._steps[room] = self._capture(room)
         if room is able[0]:  # no better one will come
             self._settled = step
