@@ -23,8 +23,8 @@ from octavo.worker.launch import Draws, EagerLauncher, Ground, Launched
 from octavo.worker.lineup import NOBODY, Lineup
 from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
-from octavo.worker.sample.draw import TOKEN_STREAM
 from octavo.worker.sample.filters import over_temperature
+from octavo.worker.sample.step import TOKEN_STREAM
 from octavo.worker.staging import Stager
 
 DRAWN_ROWS = 128  # rows of the largest room with logits of its own, which all such rooms share

@@ -10,6 +10,10 @@ from octavo.base.plan import AddedRow
 from octavo.worker.columns import Columns
 from octavo.worker.staging import Ints, Longs
 
+TOKEN_STREAM = 0
+"""The stream of random numbers that tokens are drawn from. A row's number depends on its seed and on the position where
+the token will stand, so neighbours, preemption and planning ahead do not change it."""
+
 
 @dataclass(slots=True)
 class SampleStep:
