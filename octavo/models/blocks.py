@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from octavo.kernels.context import ForwardContext
 from octavo.models.arch import NORMS, Architecture
-from octavo.nn.attention import Attention, Heads
+from octavo.nn.attention import Attention
 from octavo.nn.kit import Kit
 from octavo.nn.mlp import GatedMlp
 from octavo.nn.norm import RmsNorm
@@ -21,22 +21,9 @@ class Block(nn.Module):
     def __init__(self, arch: Architecture, index: int, kit: Kit) -> None:
         super().__init__()
         layer = arch.layers[index]
-        attention = layer.attention
-        heads = Heads(
-            num_heads=attention.num_heads,
-            num_kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
-            scale=attention.scale,
-            window=attention.window,
-            softcap=attention.softcap,
-            qk_norm=attention.qk_norm,
-            norm_eps=arch.norm_eps,
-            norm_offset=arch.norm_offset,
-        )
         self.residual_multiplier = layer.residual_multiplier
-        self.attention = Attention(index, arch.hidden_size, heads, attention.qkv_bias, attention.o_bias, kit)
-        mlp = layer.mlp
-        self.mlp = GatedMlp(arch.hidden_size, mlp.intermediate_size, mlp.activation, mlp.bias, kit)
+        self.attention = Attention(index, arch.hidden_size, layer.attention, arch.norm_eps, arch.norm_offset, kit)
+        self.mlp = GatedMlp(arch.hidden_size, layer.mlp, kit)
         self.norms = nn.ModuleDict(
             {
                 name: RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit)
