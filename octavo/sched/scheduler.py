@@ -10,7 +10,7 @@ past `max_tokens` or the context.
 Why some request always advances: `running` is sorted, later ones are preempted for the sake of earlier ones, and
 `add` refuses what would not fit alone. So the first running request gets a token in every plan, unless its last
 token is on the way already. If none runs, all blocks are free and the first waiting request starts. A policy may
-sort anew between plans, but each request loses its place so only a bounded number of times (sched/policies.py).
+sort anew between plans, but each request loses its place so only a bounded number of times (sched/priority.py).
 """
 
 from collections import deque
