@@ -3,8 +3,8 @@
 from octavo.base.errors import ConfigError
 from octavo.models.arch import Architecture, Layer
 from octavo.models.dense import Defaults, Dense
-from octavo.models.layered_rope import read_layered_rope
 from octavo.models.reading import LARGE, MAX_LAYERS, Config, inverse_sqrt, read_layer_types, read_window, require
+from octavo.models.rope_reading import read_layered_rope
 
 # Published files leave out most keys, so every size has transformers' default.
 _DEFAULTS = Defaults(
