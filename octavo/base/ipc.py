@@ -57,8 +57,11 @@ class RuntimeDir:
             base = Path("/tmp")
         _sweep(base)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        # Under its name only once it is locked: another process that starts now would sweep the folder away.
+        unlocked = self.path / "unlocked"
+        self._lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(self.path / _LOCK)
 
     def address(self, name: str) -> str:
         """The ZeroMQ address of the socket `name` (at most 15 characters) in this folder."""

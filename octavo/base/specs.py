@@ -36,6 +36,12 @@ class KVLayout(Struct, frozen=True, array_like=True):
         return max(len(group.layers) for group in self.groups)
 
     @property
+    def layer_groups(self) -> list[int]:
+        """The KV group of each layer."""
+        found = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
+        return [found[layer] for layer in range(len(found))]
+
+    @property
     def block_bytes(self) -> int:
         return block_bytes(self.groups, self.block_size, self.dtype_bytes)
 

@@ -11,7 +11,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     """Resolved sampling rules of one sequence. Every number has been bounded by the text side."""
 
     seed: int  # always set; unsigned 64 bit; the stream is keyed by (seed, position)
-    max_tokens: int
+    max_tokens: int  # at least 1
     min_tokens: int = 0
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
@@ -48,7 +48,6 @@ class EngineRequest(Struct, frozen=True, array_like=True, tag="request"):
     sampling: Sampling
     priority: int = 0  # lower runs earlier, as in vLLM
     cache_salt: str = ""
-    arrival_s: float = 0.0  # wall clock
     max_wait_s: float = 0.0  # a request that has not started after so many seconds is refused; 0: it may wait
     riders: dict[str, bytes] = {}  # a feature's own struct, encoded, by the feature's name; the core never opens it
     tenant: str = ""  # whose request it is, for policies that share between callers; no key can be read from it

@@ -18,6 +18,7 @@ from msgspec import Struct
 from octavo import __version__
 from octavo.base.args import options_of
 from octavo.base.config import OctavoConfig, doc
+from octavo.base.folders import cache_folder
 from octavo.base.human import format_bytes
 from octavo.cli.command import Command
 from octavo.cli.doctor_host import (
@@ -28,7 +29,6 @@ from octavo.cli.doctor_host import (
     driver_section,
     network_section,
 )
-from octavo.cli.files import cache_folder
 from octavo.cli.help import bold
 from octavo.cli.section import Section
 

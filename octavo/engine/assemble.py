@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
@@ -18,7 +20,7 @@ from octavo.engine.exec.base import Executor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.guard import make_guard
 from octavo.engine.recovery import Recovery
-from octavo.engine.resolve import refit, resolve
+from octavo.engine.resolve import resolve
 from octavo.engine.rest import Rest
 from octavo.engine.slices import slices
 from octavo.models.arch import Architecture
@@ -103,13 +105,14 @@ def finish(
         sized = fitted.sized
         for note in sized.notes:
             log.warning(note)
-        resolved = refit(fitted.resolved, sized.max_model_len, sized.notes)
+        notes = [*fitted.resolved.notes, *sized.notes]
+        resolved = replace(fitted.resolved, max_model_len=sized.max_model_len, notes=notes)
     with phases.timed("scheduler"):
         recovery = Recovery()
         rest = Rest(executor, wake_on_request=config.scheduler.wake_on_request)
         gates = rest.before(recovery.gates)
         scheduler = _scheduler(config, resolved, sized, files.arch if files else None, gates)
-    kv_notes = [*_kv_notes(sized), *_host_note(config, resolved)]
+    kv_notes = _kv_notes(config, resolved, sized)
     for note in kv_notes:
         log.info(note)
     seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
@@ -143,24 +146,18 @@ def _scheduler(
         prefix_caching=config.cache.enable_prefix_caching,
     )
     if arch is None or arch.rope_switch is None:
-        return Scheduler(sized.layout, limits, gates=gates)
-    return Scheduler(
-        sized.layout,
-        limits,
-        gates=gates,
-        salt=lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}",
-    )
+        return Scheduler(sized.layout, limits, gates)
+    return Scheduler(sized.layout, limits, gates, lambda wire: f"{arch.rope_salt(len(wire.tokens))}|{wire.cache_salt}")
 
 
-def _host_note(config: EngineConfig, resolved: Resolved) -> list[str]:
-    if resolved.device != "cpu" or sizing.asked_bytes(config.cache, "cpu", 1) is not None:
-        return []
-    return ["on a CPU the KV cache takes a quarter of what is free, at most 4 GiB; --cpu-kvcache-space 8 takes 8 GiB"]
-
-
-def _kv_notes(sized: sizing.Sizing) -> list[str]:
+def _kv_notes(config: EngineConfig, resolved: Resolved, sized: sizing.Sizing) -> list[str]:
     length = sized.max_model_len
-    return [
+    notes = [
         f"KV cache of {format_bytes(sized.total_bytes)}: {sized.tokens():,} tokens in {sized.usable_blocks:,} blocks, "
         f"{sized.concurrency(length):.1f} requests of {length:,} tokens at once"
     ]
+    if resolved.device == "cpu" and sizing.asked_bytes(config.cache, "cpu", 1) is None:
+        notes.append(
+            "on a CPU the KV cache takes a quarter of what is free, at most 4 GiB; --cpu-kvcache-space 8 takes 8 GiB"
+        )
+    return notes

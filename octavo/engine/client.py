@@ -97,15 +97,6 @@ class EngineClient:
         return self._epoch.pid
 
     @property
-    def open_streams(self) -> int:
-        return len(self._journal)
-
-    @property
-    def dropped_frames(self) -> int:
-        """Frames on our socket that the engine did not send."""
-        return self._epoch.link.receiver.dropped
-
-    @property
     def restarting(self) -> bool:
         """Whether the engine's process has ended and the next does not take requests yet."""
         return self._life.state is State.RESTARTING

@@ -36,72 +36,42 @@ class WakeArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to call, and the struct that its arguments must fit."""
+    """What to call, and the struct that its arguments must fit. A call that gives nothing is answered True."""
 
     run: Callable[[Core, Any], Value]
     arguments: type[Struct] = NoArguments
 
 
-def ping(core: Core, arguments: NoArguments) -> Value:
-    """The number of steps so far: two pings with work between them tell whether the engine moves."""
-    del arguments
-    return core.stats.steps
-
-
-def stats(core: Core, arguments: NoArguments) -> Value:
-    """All gauges and counters by name."""
-    del arguments
+def _stats(core: Core, _: NoArguments) -> Value:
     now = msgspec.structs.asdict(core.stats)
     figures = now.pop("figures")
     return {**now, **figures, "failed_steps": core.failures}
 
 
-def reset_prefix_cache(core: Core, arguments: NoArguments) -> Value:
-    """Forget all cached prefixes; running requests keep what they share."""
-    del arguments
-    core.scheduler.forget_prefixes()
-    return True
-
-
-def pause(core: Core, arguments: NoArguments) -> Value:
-    """Let nobody start any more; those that run go on. The first half of falling asleep."""
-    del arguments
-    core.rest.pause()
-    return True
-
-
-def resume(core: Core, arguments: NoArguments) -> Value:
-    """Take a pause back."""
-    del arguments
-    core.rest.resume()
-    return True
-
-
-def sleep(core: Core, arguments: SleepArguments) -> Value:
-    """Give device memory back: level, bytes and seconds."""
+def _sleep(core: Core, arguments: SleepArguments) -> Value:
     return {**core.rest.sleep(core, arguments.level, abort=arguments.mode == "abort")}
 
 
-def wake_up(core: Core, arguments: WakeArguments) -> Value:
-    """Bring device memory back; whether the engine is awake."""
+def _wake_up(core: Core, arguments: WakeArguments) -> Value:
     return core.rest.wake(arguments.tags.split(",") if arguments.tags else MEMORY_TAGS)
 
 
-def is_sleeping(core: Core, arguments: NoArguments) -> Value:
-    """Whether any device memory is given back."""
-    del arguments
-    return core.rest.level > 0
-
-
 COMMANDS: dict[str, Command] = {
-    "ping": Command(ping),
-    "stats": Command(stats),
-    "reset_prefix_cache": Command(reset_prefix_cache),
-    "pause": Command(pause),
-    "resume": Command(resume),
-    "sleep": Command(sleep, SleepArguments),
-    "wake_up": Command(wake_up, WakeArguments),
-    "is_sleeping": Command(is_sleeping),
+    # The number of steps so far: two pings with work between them tell whether the engine moves.
+    "ping": Command(lambda core, _: core.stats.steps),
+    # All gauges and counters by name.
+    "stats": Command(_stats),
+    # Forget all cached prefixes; running requests keep what they share.
+    "reset_prefix_cache": Command(lambda core, _: core.scheduler.forget_prefixes()),
+    # Let nobody start any more, while those that run go on: the first half of falling asleep. And take that back.
+    "pause": Command(lambda core, _: core.rest.pause()),
+    "resume": Command(lambda core, _: core.rest.resume()),
+    # Give device memory back: level, bytes and seconds.
+    "sleep": Command(_sleep, SleepArguments),
+    # Bring device memory back; whether the engine is awake.
+    "wake_up": Command(_wake_up, WakeArguments),
+    # Whether any device memory is given back.
+    "is_sleeping": Command(lambda core, _: core.rest.level > 0),
 }
 
 
@@ -112,7 +82,8 @@ def execute(core: Core, control: Control) -> ControlReply:
         if command is None:
             raise UnknownName("command", control.command, COMMANDS)
         arguments = msgspec.convert(control.args, command.arguments)
-        return ControlReply(control.id, command.run(core, arguments))
+        value = command.run(core, arguments)
+        return ControlReply(control.id, True if value is None else value)
     except (OctavoError, msgspec.ValidationError) as error:
         return ControlReply(control.id, error=str(error))
     except Exception as error:

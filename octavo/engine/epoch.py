@@ -38,7 +38,7 @@ class Epoch:
     def __init__(self, process: EngineProcess, link: "Link", ready: Ready) -> None:
         self.ready = ready
         self._process = process
-        self._link = link
+        self.link = link
         self._condemned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._frames = 0
         self._ending = False
@@ -53,7 +53,7 @@ class Epoch:
         link = Link()
         process: EngineProcess | None = None
         try:
-            process = await EngineProcess.start(link.complete(orders))
+            process = EngineProcess(link.complete(orders))
             ready = await _wait_ready(process, link, timeout_s)
         except BaseException:
             if process is not None:
@@ -66,13 +66,9 @@ class Epoch:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def link(self) -> "Link":
-        return self._link
-
     def send(self, message: msgspec.Struct) -> bool:
         """False if the engine does not keep up reading. Raises ipc.FrameTooLong."""
-        return self._link.sender.send(message, wait=False)
+        return self.link.sender.send(message, wait=False)
 
     def condemn(self, cause: str) -> None:
         """It does not move any more: kill it, whatever it is doing."""
@@ -107,12 +103,12 @@ class Epoch:
         self._ending = True
         if grace_s:
             with contextlib.suppress(zmq.ZMQError):
-                self._link.sender.send(Shutdown(), wait=False)
+                self.link.sender.send(Shutdown(), wait=False)
         await self._process.end(grace_s)
-        self._link.close()
+        self.link.close()
 
     async def _read(self, take: Take) -> None:
-        receiver = self._link.receiver
+        receiver = self.link.receiver
         while True:
             messages = [await receiver.receive()]
             while len(messages) < MAX_AT_ONCE and (more := receiver.receive_now()) is not None:

@@ -3,52 +3,54 @@
 import asyncio
 import contextlib
 import signal
+import threading
+from typing import IO
 
+from octavo.engine import spare
 from octavo.engine.proc import Launch, write_launch
-from octavo.engine.spare import Started, command, environment, take
 
 LEAVE_WAIT_S = 3.0
 
 
 class EngineProcess:
-    """A running engine process. Its standard input stays open as long as it shall live."""
+    """A running engine process of one event loop. Its standard input stays open as long as it shall live."""
 
-    def __init__(self, process: "asyncio.subprocess.Process | Started") -> None:
-        self._process = process
+    def __init__(self, launch: Launch) -> None:
+        """Start it, or take the one that was started ahead, and hand it its orders."""
+        loop = asyncio.get_running_loop()
+        self._process = spare.take() or spare.start()
+        self._ended: asyncio.Future[int] = loop.create_future()
 
-    @classmethod
-    async def start(cls, launch: Launch) -> "EngineProcess":
-        """Start it, or take the one that was started ahead, and hand it its orders. What it prints goes to standard
-        error."""
-        spare = take()
-        if spare is not None:
-            with contextlib.suppress(ConnectionError):  # it died already; `wait` tells
-                spare.write(write_launch(launch))
-            return cls(spare)
-        process = await asyncio.create_subprocess_exec(
-            *command(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=2,
-            env=environment(),
-            start_new_session=True,  # a signal to the server's group (Ctrl-C, timeout) must not end it under a drain
-        )
-        assert process.stdin is not None
+        def settle(code: int) -> None:
+            if not self._ended.done():
+                self._ended.set_result(code)
+
+        def wait() -> None:
+            code = self._process.wait()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, code)
+
+        threading.Thread(target=wait, daemon=True, name="octavo-engine-wait").start()
         with contextlib.suppress(ConnectionError):  # it died already; `wait` tells
-            process.stdin.write(write_launch(launch))
-            await process.stdin.drain()
-        return cls(process)
+            self._input.write(write_launch(launch))  # fits the pipe
+            self._input.flush()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def _input(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
     async def exit_code(self, timeout_s: float) -> int | None:
         """Its exit code, None if it still runs after `timeout_s` seconds."""
-        return self._process.returncode if await self._gone_within(timeout_s) else None
+        return self._ended.result() if await self._gone_within(timeout_s) else None
 
     async def wait(self) -> str:
         """Wait for its end; how it ended, in words."""
-        code = await self._process.wait()
+        code = await asyncio.shield(self._ended)
         if code >= 0:
             return f"with exit code {code}"
         try:
@@ -70,17 +72,15 @@ class EngineProcess:
         """
         if await self._gone_within(grace_s):
             return
-        if isinstance(self._process, Started):
-            self._process.close_input()
-        elif self._process.stdin is not None:
-            self._process.stdin.close()
+        with contextlib.suppress(ConnectionError):  # what it was told and never read goes with it
+            self._input.close()
         if not await self._gone_within(LEAVE_WAIT_S):
             self.kill()
             await self._gone_within(LEAVE_WAIT_S)
 
     async def _gone_within(self, seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._process.wait(), seconds)
+            await asyncio.wait_for(asyncio.shield(self._ended), seconds)
         except TimeoutError:
             return False
         return True

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import ConfigError
-from octavo.models.arch import Architecture, Rope
+from octavo.models.arch import Architecture
 from octavo.platform.base import Facts
 
 log = logging.getLogger(__name__)
@@ -68,8 +66,7 @@ def load_format(case: Case) -> Answer:
 
 
 def max_model_len(case: Case) -> Answer:
-    limit = context_limit(case.arch)
-    asked = case.config.model.max_model_len
+    limit, asked = case.arch.max_position, case.config.model.max_model_len
     if asked is None:
         return limit, "the model's own"
     if asked > limit:
@@ -162,26 +159,3 @@ def resolve(config: EngineConfig, arch: Architecture, facts: Facts, *, file_form
     for note in notes:
         log.info(note)
     return Resolved(**case.settled, notes=notes)
-
-
-def refit(resolved: Resolved, max_model_len: int, notes: list[str]) -> Resolved:
-    """`resolved` with the context that the KV cache allows, and the notes on it."""
-    return msgspec.structs.replace(resolved, max_model_len=max_model_len, notes=[*resolved.notes, *notes])
-
-
-def context_limit(arch: Architecture) -> int:
-    """Longest context in tokens that the model's positions allow; a rope extension may lift `max_position`.
-
-    The least of the layers that see all of the past: a sliding layer only knows distances within its window.
-    """
-    layers = [layer.attention for layer in arch.layers if layer.attention.window is None]
-    ropes = [attention.rope for attention in layers if attention.rope is not None]
-    return min((_rope_limit(rope, arch.max_position) for rope in ropes), default=arch.max_position)
-
-
-def _rope_limit(rope: Rope, max_position: int) -> int:
-    if rope.kind == "default" or rope.factor <= 1.0:
-        return max_position
-    if rope.kind == "dynamic":
-        return max(max_position, int((rope.original_max_position or max_position) * rope.factor))
-    return max(max_position, int(rope.original_max_position * rope.factor))

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import threading
 from pathlib import Path
 
 import octavo
@@ -25,13 +24,7 @@ def prepare(device: str = "auto") -> None:
     """
     global _spare  # noqa: PLW0603 - one a process, from its first moments on
     if _spare is None:
-        _spare = subprocess.Popen(
-            command(AHEAD, *([FOR_CPU] if device == "cpu" else [])),
-            stdin=subprocess.PIPE,
-            stdout=2,
-            env=environment(),
-            start_new_session=True,
-        )
+        _spare = start(AHEAD, *([FOR_CPU] if device == "cpu" else []))
 
 
 def drop() -> None:
@@ -43,20 +36,26 @@ def drop() -> None:
         process.wait()
 
 
-def take() -> "Started | None":
-    """The process that was prepared, if it still lives; to be asked in the event loop that will wait for it."""
+def take() -> "subprocess.Popen[bytes] | None":
+    """The process that was prepared, if it still lives."""
     global _spare
     process, _spare = _spare, None
-    return Started(process) if process is not None and process.poll() is None else None
+    return process if process is not None and process.poll() is None else None
 
 
-def command(*more: str) -> list[str]:
-    """How an engine process is started."""
-    # -P: never import from the folder that the user happens to stand in.
-    return [sys.executable, "-P", "-m", "octavo.engine.proc", *more]
+def start(*more: str) -> "subprocess.Popen[bytes]":
+    """An engine process that waits for its orders. What it prints goes to standard error."""
+    return subprocess.Popen(
+        # -P: never import from the folder that the user happens to stand in.
+        [sys.executable, "-P", "-m", "octavo.engine.proc", *more],
+        stdin=subprocess.PIPE,
+        stdout=2,
+        env=_environment(),
+        start_new_session=True,  # a signal to the server's group (Ctrl-C, timeout) must not end it under a drain
+    )
 
 
-def environment() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Ours; when octavo runs from a source tree the child must find that tree."""
     environment = dict(os.environ)
     root = Path(octavo.__file__).resolve().parents[1]
@@ -64,53 +63,3 @@ def environment() -> dict[str, str]:
         paths = [str(root), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
-
-
-class Started:
-    """A process that runs already, with what engine/process.py uses of asyncio's own."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        import asyncio
-
-        self._process = process
-        loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = loop.create_future()
-
-        def settle(code: int) -> None:
-            if not self._ended.done():
-                self._ended.set_result(code)
-
-        def wait() -> None:
-            code = process.wait()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, code)
-
-        threading.Thread(target=wait, daemon=True, name="octavo-engine-wait").start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._ended.result() if self._ended.done() else None
-
-    async def wait(self) -> int:
-        """Its exit code, or minus the number of the signal that ended it."""
-        import asyncio
-
-        return await asyncio.shield(self._ended)
-
-    def write(self, data: bytes) -> None:
-        """Its orders; they fit the pipe. Raises ConnectionError."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
-
-    def close_input(self) -> None:
-        """It leaves when it sees this."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def kill(self) -> None:
-        self._process.kill()

@@ -146,10 +146,6 @@ class Stream:
         if running:
             self._abort(self.id)
 
-    async def aclose(self) -> None:
-        """`close`, for ``contextlib.aclosing``."""
-        self.close()
-
     def __del__(self) -> None:
         # A collector may run in any thread, and after the loop.
         if not self._mailbox.finished:

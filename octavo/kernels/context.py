@@ -19,10 +19,8 @@ class AttentionMeta:
     seq_lens: torch.Tensor  # [R], computed tokens after this step
     positions: torch.Tensor  # [T] int64
     block_size: int
-    max_query_len: int  # host numbers: upper bounds, so that no kernel launch waits for the device
-    max_seq_len: int
     num_rows: int
-    query_lens: list[int]  # the same lengths as host numbers, one a row; they let plain code loop without a wait
+    query_lens: list[int]  # the lengths as host numbers, one a row; they let plain code loop without a wait
     seq_lens_host: list[int]
     scratch: dict[str, object] = field(default_factory=dict)  # a backend's per-step plan
 
@@ -58,6 +56,15 @@ class Said:
     repetition: torch.Tensor  # [S] fp32, 1: none
     frequency: torch.Tensor  # [S] fp32, 0: none
     presence: torch.Tensor  # [S] fp32, 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """``rms_norm(x + residual)`` before a product; weight ``[E]``, residual ``[T, E]`` or None."""
+
+    weight: torch.Tensor
+    eps: float
+    residual: torch.Tensor | None
 
 
 @dataclass(slots=True)

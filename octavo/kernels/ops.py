@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.ahead import MakeAheadOps
-from octavo.kernels.context import AttentionMeta, Projected, Said
+from octavo.kernels.context import AttentionMeta, Norm, Projected, Said
 
 T = TypeVar("T")
 
@@ -26,9 +26,10 @@ class RmsNorm(Protocol):
 
 
 class AddRmsNorm(Protocol):
-    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``residual + x``, normed, and the sum itself: ``[T, E] x 2 -> [T, E] x 2``. May write into its inputs.
 
+        Without a residual x is the sum.
         x may be fp32 parts ``[S, T, E]`` of a sum (see `LinearParts`), which is rounded to the residual's type first.
         """
         ...
@@ -79,19 +80,12 @@ class LinearParts(Protocol):
 
 class NormedLinear(Protocol):
     def __call__(
-        self,
-        x: Tensor,
-        residual: Tensor | None,
-        norm: Tensor,
-        eps: float,
-        weight: Tensor,
-        bias: Tensor | None,
-        activation: str | None,
+        self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> tuple[Tensor, Tensor]:
-        """RMS norm of ``residual + x``, then the product, then perhaps a gated activation of its two halves.
+        """The norm, then the product, then perhaps a gated activation of its two halves.
 
-        x (perhaps in parts: `LinearParts`) and residual ``[T, E]``, norm ``[E]``, weight ``[O, E]``; gives ``[T, O]``
-        (``[T, O / 2]`` if gated) and the sum. May write into its inputs.
+        x ``[T, E]`` (perhaps in parts: `LinearParts`), weight ``[O, E]``; gives ``[T, O]`` (``[T, O / 2]`` if gated)
+        and the sum that was normed. May write into its inputs.
         """
         ...
 

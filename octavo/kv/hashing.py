@@ -118,9 +118,3 @@ class HashChain:
         for start in range(0, len(data), width):
             update(data[start : start + width])
             append(copy().digest())
-
-
-def block_digests(tokens: Sequence[int], block_size: int, cache_salt: str = "") -> list[bytes]:
-    """Digests of all full blocks of `tokens`."""
-    chain = HashChain(block_size, chain_seed(cache_salt))
-    return chain.extend(tokens, len(tokens) // block_size)

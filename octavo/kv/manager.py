@@ -98,7 +98,7 @@ class KVManager:
         if places <= 0:
             return None
         for group, blocks in enumerate(match.blocks):
-            self.pool.share_all(filter(None, blocks))
+            self.pool.share(filter(None, blocks))
             holding.tables[group].extend(blocks)
             holding.first_live[group] = self.policies[group].first_block(match.num_tokens)
         holding.committed = match.num_blocks
@@ -177,7 +177,7 @@ class KVManager:
     def free(self, holding: Holding) -> None:
         """Give all blocks back, the last ones first in line for reuse. The holding is empty afterwards."""
         for group, table in enumerate(holding.tables):
-            self.pool.release_all(filter(None, reversed(table)))
+            self.pool.release(filter(None, reversed(table)))
             table.clear()
             holding.first_live[group] = 0
         self.capacity -= holding.capacity
@@ -210,7 +210,7 @@ class KVManager:
             first, now = holding.first_live[group], policy.first_block(computed)
             if now > first:
                 table = holding.tables[group]
-                for place in range(first, min(now, len(table))):
-                    self.pool.release(table[place])
-                    table[place] = 0
+                gone = range(first, min(now, len(table)))
+                self.pool.release(table[gone.start : gone.stop])
+                table[gone.start : gone.stop] = [0] * len(gone)
                 holding.first_live[group] = now

@@ -49,12 +49,8 @@ class BlockPool:
         self.num_free -= count
         return taken
 
-    def share(self, block: int) -> None:
-        """One more owner; a free block leaves the free list."""
-        self.share_all((block,))
-
-    def share_all(self, blocks: Iterable[int]) -> None:
-        """`share` of each."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """One more owner for each; a free block leaves the free list."""
         refs, following, previous = self.refs, self._next, self._prev
         for block in blocks:
             owners = refs[block]
@@ -65,12 +61,11 @@ class BlockPool:
                 self.num_free -= 1
             refs[block] = owners + 1
 
-    def release(self, block: int) -> None:
-        """One owner less. The last one puts it in the free list: at the end if it may be hit again, else in front."""
-        self.release_all((block,))
+    def release(self, blocks: Iterable[int]) -> None:
+        """One owner less for each, in this order.
 
-    def release_all(self, blocks: Iterable[int]) -> None:
-        """`release` of each, in this order."""
+        The last owner puts a block in the free list: at the end if it may be hit again, else in front.
+        """
         refs, cached, following, previous = self.refs, self.cached, self._next, self._prev
         for block in blocks:
             left = refs[block] - 1

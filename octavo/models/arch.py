@@ -12,6 +12,17 @@ from octavo.base.specs import KVSpec
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
 NormPlace = Literal["pre", "sandwich", "post"]
+NORMS: dict[NormPlace, tuple[str | None, str | None, str | None, str | None]] = {
+    "pre": ("input_layernorm", None, "post_attention_layernorm", None),
+    "sandwich": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+    "post": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+}
+"""Norms before and after attention, before and after the feed-forward half, by the names that checkpoints use."""
 
 
 class Rope(Struct, frozen=True, kw_only=True):
@@ -65,7 +76,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     vocab_size: int
     hidden_size: int
     layers: tuple[Layer, ...]
-    max_position: int
+    max_position: int  # tokens of the longest context, what a rope extension adds included
     dtype: str  # the checkpoint's
     norm_eps: float
     norm_offset: float = 0.0  # 1.0: the weight is stored as its distance from one (Gemma)
@@ -73,7 +84,6 @@ class Architecture(Struct, frozen=True, kw_only=True):
     logits_divisor: float = 1.0
     logits_softcap: float | None = None
     tie_embeddings: bool = False
-    bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
     @property

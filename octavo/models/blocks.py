@@ -6,8 +6,8 @@ from abc import abstractmethod
 from torch import Tensor, nn
 
 from octavo.kernels.context import ForwardContext
-from octavo.models.arch import Architecture
-from octavo.nn.attention import Attention, Heads
+from octavo.models.arch import NORMS, Architecture
+from octavo.nn.attention import Attention
 from octavo.nn.kit import Kit
 from octavo.nn.mlp import GatedMlp
 from octavo.nn.norm import RmsNorm
@@ -16,32 +16,19 @@ Angles = tuple[Tensor | None, Tensor | None]  # cos_sin, rope_index
 
 
 class Block(nn.Module):
-    """One layer: attention and a feed-forward half. Subclasses place the norms; `norm_names` lists them with the
-    names that checkpoints use."""
-
-    norm_names: tuple[str, ...]
+    """One layer: attention and a feed-forward half. Subclasses apply the norms that models/arch.NORMS places."""
 
     def __init__(self, arch: Architecture, index: int, kit: Kit) -> None:
         super().__init__()
         layer = arch.layers[index]
-        attention = layer.attention
-        heads = Heads(
-            num_heads=attention.num_heads,
-            num_kv_heads=attention.num_kv_heads,
-            head_dim=attention.head_dim,
-            scale=attention.scale,
-            window=attention.window,
-            softcap=attention.softcap,
-            qk_norm=attention.qk_norm,
-            norm_eps=arch.norm_eps,
-            norm_offset=arch.norm_offset,
-        )
         self.residual_multiplier = layer.residual_multiplier
-        self.attention = Attention(index, arch.hidden_size, heads, attention.qkv_bias, attention.o_bias, kit)
-        mlp = layer.mlp
-        self.mlp = GatedMlp(arch.hidden_size, mlp.intermediate_size, mlp.activation, mlp.bias, kit)
+        self.attention = Attention(index, arch.hidden_size, layer.attention, arch.norm_eps, arch.norm_offset, kit)
+        self.mlp = GatedMlp(arch.hidden_size, layer.mlp, kit)
         self.norms = nn.ModuleDict(
-            {name: RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit) for name in self.norm_names}
+            {
+                name: RmsNorm(arch.hidden_size, arch.norm_eps, arch.norm_offset, kit)
+                for name in filter(None, NORMS[layer.norms])
+            }
         )
 
     @abstractmethod
@@ -61,8 +48,6 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """A norm before each half: nearly everybody."""
 
-    norm_names = ("input_layernorm", "post_attention_layernorm")
-
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         parts = self.residual_multiplier == 1.0  # each half ends before a norm
         qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
@@ -74,13 +59,6 @@ class PreNormBlock(Block):
 class SandwichBlock(Block):
     """A norm before and after each half: Gemma 2 and 3."""
 
-    norm_names = (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    )
-
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         qkv, residual = self.attention.qkv.after_norm(self.norm("input_layernorm"), x, residual)
         x = self.norm("post_attention_layernorm")(self.attention(qkv, *angles, ctx))
@@ -90,8 +68,6 @@ class SandwichBlock(Block):
 
 class PostNormBlock(Block):
     """A norm after each half only: OLMo 2 and 3."""
-
-    norm_names = ("post_attention_layernorm", "post_feedforward_layernorm")
 
     def forward(self, x: Tensor, residual: Tensor | None, angles: Angles, ctx: ForwardContext) -> tuple[Tensor, Tensor]:
         residual = x if residual is None else x + residual

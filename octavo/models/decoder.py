@@ -10,13 +10,14 @@ from octavo.kernels.ops import Ops
 from octavo.models.arch import Architecture
 from octavo.models.blocks import BLOCKS, Angles, Block
 from octavo.models.rotary import Rotary
-from octavo.models.weight_map import Target, canonical, head_targets, ignorable, layer_targets
+from octavo.models.weight_map import head_targets, layer_targets
 from octavo.nn.embed import Embedding, Head
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
 from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.nn.quant.plain import Plain
+from octavo.weights.load import Target
 
 
 class Decoder(nn.Module):
@@ -68,19 +69,11 @@ class Decoder(nn.Module):
         """Called after weights were loaded anew; parameters are where they were, so there is nothing to do."""
 
     def targets(self) -> dict[str, Target]:
-        """Where each tensor of a checkpoint goes, by its Hugging Face name."""
+        """Where each tensor of a checkpoint goes, by its name in Hugging Face's files."""
         targets = head_targets(self.embedding, self.norm, self.head)
         for index, block in enumerate(self.blocks):
             targets |= layer_targets(index, block)
         return targets
-
-    def canonical(self, name: str) -> str:
-        """The name under which `targets` knows a checkpoint's tensor."""
-        return canonical(name)
-
-    def ignorable(self, name: str) -> bool:
-        """Whether a tensor without a target may be passed over."""
-        return ignorable(name)
 
 
 def build(

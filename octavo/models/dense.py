@@ -16,7 +16,6 @@ from octavo.models.reading import (
     read_heads,
     read_max_position,
     read_num_layers,
-    read_token_id,
     read_vocab_size,
 )
 from octavo.models.rope_reading import context_length, read_rope
@@ -25,6 +24,12 @@ from octavo.models.rope_reading import context_length, read_rope
 class Defaults(Struct, frozen=True, kw_only=True):
     """What a family takes for keys that a config leaves out; the values of transformers' config classes."""
 
+    vocab_size: int | None = None  # None: the config must say it
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    num_layers: int | None = None
+    num_heads: int | None = None
+    activation: tuple[str, str] = ("hidden_act", "silu")  # key and value
     max_position: int = 2048
     norm_eps: float = 1e-6
     num_kv_heads: int | None = None
@@ -47,12 +52,12 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 def read_shape(config: Config, defaults: Defaults) -> Shape:
-    hidden = config.size("hidden_size")
-    heads, kv_heads, dim = read_heads(config, hidden, num_kv_heads=defaults.num_kv_heads, head_dim=defaults.head_dim)
+    hidden = config.size("hidden_size", defaults.hidden_size)
+    heads, kv_heads, dim = read_heads(config, hidden, defaults.num_heads, defaults.num_kv_heads, defaults.head_dim)
     return Shape(
-        vocab_size=read_vocab_size(config),
+        vocab_size=read_vocab_size(config, defaults.vocab_size),
         hidden_size=hidden,
-        num_layers=read_num_layers(config),
+        num_layers=read_num_layers(config, defaults.num_layers),
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=dim,
@@ -114,14 +119,20 @@ class Dense:
 
     def mlp(self, *, bias: bool = False) -> Mlp:
         return Mlp(
-            intermediate_size=self.config.size("intermediate_size"), activation=read_activation(self.config), bias=bias
+            intermediate_size=self.config.size("intermediate_size", self.defaults.intermediate_size),
+            activation=read_activation(self.config, *self.defaults.activation),
+            bias=bias,
         )
 
     def architecture(self, layer: Callable[[int], Layer], **extra: Any) -> Architecture:
         """The whole, from a function that gives each layer; `extra` are fields of Architecture."""
         config, shape = self.config, self.shape
         layers = tuple(layer(index) for index in range(shape.num_layers))
-        ropes = [item.attention.rope for item in layers if item.attention.rope is not None]
+        # A layer with a window knows distances within it only, so it bounds the context no further.
+        far = [item.attention for item in layers if item.attention.window is None] or [
+            item.attention for item in layers
+        ]
+        ropes = [attention.rope for attention in far if attention.rope is not None]
         return Architecture(
             family=self.family,
             vocab_size=shape.vocab_size,
@@ -131,7 +142,6 @@ class Dense:
             dtype=read_dtype(config),
             norm_eps=read_eps(config, self.defaults.norm_eps),
             tie_embeddings=config.flag("tie_word_embeddings", self.defaults.tie_embeddings),
-            bos_token_id=read_token_id(config, "bos_token_id", shape.vocab_size),
             eos_token_ids=read_eos(config, shape.vocab_size),
             **extra,
         )

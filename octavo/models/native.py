@@ -15,7 +15,8 @@ from octavo.base.errors import ConfigError
 from octavo.kernels.context import ForwardContext
 from octavo.kernels.cpu.loader import native
 from octavo.kernels.cpu.pack import ONE_PLANE, TWO_PLANES, likeliest, linear
-from octavo.models.blocks import Block, PostNormBlock, PreNormBlock, SandwichBlock
+from octavo.models.arch import NORMS
+from octavo.models.blocks import Block
 from octavo.models.decoder import Decoder
 from octavo.nn.norm import RmsNorm
 from octavo.nn.quant.native import Native, Packed, packed, table_of
@@ -26,21 +27,9 @@ ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 KV_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 MAX_HEAD_DIM = 512
 
-# Norms before and after attention, before and after the feed-forward half.
-_NORM_PLACES: dict[type[Block], tuple[str | None, str | None, str | None, str | None]] = {
-    PreNormBlock: ("input_layernorm", None, "post_attention_layernorm", None),
-    SandwichBlock: (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-    PostNormBlock: (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
-}
-
 
 class NativeDecoder:
-    """worker/head/generate.Model over a `Decoder` whose weights the method `Native` holds."""
+    """worker/model.Model over a `Decoder` whose weights the method `Native` holds."""
 
     def __init__(self, decoder: Decoder, method: Native, planes: int = TWO_PLANES) -> None:
         self.decoder = decoder
@@ -119,23 +108,23 @@ class NativeDecoder:
         self._native = module.Decoder(
             self.method.machine, decoder.arch.hidden_size, norm.eps, norm.weight.data_ptr(), self._planes
         )
-        for block, rope in zip(decoder.blocks, decoder.layer_rope):
-            self._add(block, -1 if rope is None else rope)
+        for layer, block, rope in zip(decoder.arch.layers, decoder.blocks, decoder.layer_rope):
+            norms = [None if name is None else block.norm(name) for name in NORMS[layer.norms]]
+            self._add(block, norms, -1 if rope is None else rope)
         self._placed = None
 
-    def _add(self, block: Block, rope: int) -> None:
+    def _add(self, block: Block, norms: list[RmsNorm | None], rope: int) -> None:
         attention, mlp, heads = block.attention, block.mlp, block.attention.heads
         gate_up = packed(mlp.gate_up).parts(mlp.gate_up.bias)
         pieces = sorted(gate_up, key=lambda part: part[1])
-        places = [None if name is None else block.norm(name) for name in _NORM_PLACES[type(block)]]
-        norms = [_address(norm) for norm in (*places, attention.q_norm, attention.k_norm)]
+        addresses = [_address(norm) for norm in (*norms, attention.q_norm, attention.k_norm)]
         self._native.add(
             packed(attention.qkv).parts(attention.qkv.bias),
             packed(attention.o).parts(attention.o.bias),
             [(pieces[0][0], 0, pieces[0][2])],
             [(pieces[1][0], 0, pieces[1][2])],
             packed(mlp.down).parts(mlp.down.bias),
-            norms,
+            addresses,
             heads.qk_norm == "full",
             heads.num_heads,
             heads.num_kv_heads,
@@ -197,8 +186,6 @@ def _uncovered(decoder: Decoder, block_size: int) -> str:
         return f"a KV block of {block_size} tokens is no multiple of 16"
     for block in decoder.blocks:
         heads = block.attention.heads
-        if type(block) not in _NORM_PLACES:
-            return f"no native form of {type(block).__name__}"
         if heads.head_dim % 16 or heads.head_dim > MAX_HEAD_DIM:
             return f"heads of {heads.head_dim} dims"
         if block.mlp.activation not in ACTIVATIONS:

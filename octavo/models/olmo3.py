@@ -2,8 +2,8 @@
 
 from octavo.models.arch import Architecture, Layer
 from octavo.models.dense import Defaults, Dense
-from octavo.models.layered_rope import read_layered_rope
 from octavo.models.reading import Config, read_layer_types, read_window
+from octavo.models.rope_reading import read_layered_rope
 
 
 def read(config: Config) -> Architecture:

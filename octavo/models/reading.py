@@ -13,6 +13,7 @@ MAX_HEADS = 8192
 MAX_HEAD_DIM = 2048
 MAX_VOCAB = 1 << 24
 MAX_POSITION = 1 << 27
+LARGE = 1e6  # of a multiplier or a cap
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
@@ -107,11 +108,11 @@ class Config:
         return value
 
 
-def read_num_layers(config: Config, default: int | None = None) -> int:
+def read_num_layers(config: Config, default: int | None) -> int:
     return config.size("num_hidden_layers", default, high=MAX_LAYERS)
 
 
-def read_vocab_size(config: Config, default: int | None = None) -> int:
+def read_vocab_size(config: Config, default: int | None) -> int:
     return config.size("vocab_size", default, high=MAX_VOCAB)
 
 
@@ -122,12 +123,11 @@ def read_max_position(config: Config, default: int) -> int:
 def read_heads(
     config: Config,
     hidden_size: int,
-    *,
-    num_heads: int | None = None,
-    num_kv_heads: int | None = None,
-    head_dim: int | None = None,
+    num_heads: int | None,
+    num_kv_heads: int | None,
+    head_dim: int | None,
 ) -> tuple[int, int, int]:
-    """Query heads, key-value heads, head dim. The arguments are the family's defaults; without one, K and V have as
+    """Query heads, key-value heads, head dim. The last three are the family's defaults; without one, K and V have as
     many heads as Q, and a head's dim is the hidden size over the heads."""
     heads = config.size("num_attention_heads", num_heads, high=MAX_HEADS)
     kv_heads = config.size("num_key_value_heads", num_kv_heads or heads, high=MAX_HEADS)
@@ -143,7 +143,7 @@ def read_heads(
     return heads, kv_heads, dim
 
 
-def read_activation(config: Config, key: str = "hidden_act", default: str = "silu") -> Activation:
+def read_activation(config: Config, key: str, default: str) -> Activation:
     return config.name(key, "activation", _ACTIVATIONS, default)
 
 
@@ -158,14 +158,6 @@ def read_dtype(config: Config) -> str:
     if name not in _DTYPES:
         raise UnknownName("dtype", name, _DTYPES)
     return name
-
-
-def read_token_id(config: Config, key: str, vocab_size: int) -> int | None:
-    """One token id; None if absent or outside the vocabulary (some files use -1)."""
-    value = config.data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value < vocab_size else None
 
 
 def read_eos(config: Config, vocab_size: int) -> tuple[int, ...]:

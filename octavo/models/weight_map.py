@@ -4,44 +4,14 @@ A target fills one or more *pieces*; a piece is a range of one parameter, named 
 Loading is complete when every piece was filled exactly once.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from octavo.kernels.entry import Entry
 from octavo.models.blocks import Block
 from octavo.nn.embed import Embedding, Head
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
-from octavo.nn.quant.base import Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    shape: tuple[int, ...]
-    pieces: tuple[str, ...]
-    fill: Callable[[Entry], None]
-
-
-# A multimodal checkpoint keeps its text model under one of these; GPT-style exports leave `model.` out.
-_PREFIX = re.compile(r"^(?:language_model\.model\.|model\.language_model\.|model\.)")
-_IGNORED = re.compile(
-    r"rotary_emb\.inv_freq$|\.masked_bias$|\.attn\.bias$"
-    r"|^(?:model\.)?(?:vision_tower|multi_modal_projector|vision_model|audio_tower|embed_vision)\."
-)
-_ROOTS = ("embed_tokens.", "layers.", "norm.")
-
-
-def canonical(name: str) -> str:
-    """The name under which `targets` lists a tensor."""
-    if name in ("lm_head.weight", "language_model.lm_head.weight"):
-        return "lm_head.weight"
-    bare = _PREFIX.sub("", name)
-    return f"model.{bare}" if bare.startswith(_ROOTS) else name
-
-
-def ignorable(name: str) -> bool:
-    """Tensors that checkpoints carry and a text decoder does not need."""
-    return _IGNORED.search(name) is not None
+from octavo.weights.load import Target
 
 
 def head_targets(embedding: Embedding, norm: RmsNorm, head: Head) -> dict[str, Target]:
@@ -65,7 +35,7 @@ def layer_targets(index: int, block: Block) -> dict[str, Target]:
     targets |= _linear(f"{prefix}self_attn.", attention.o, ("o_proj",))
     targets |= _linear(f"{prefix}mlp.", mlp.gate_up, ("gate_proj", "up_proj"), fused="gate_up_proj")
     targets |= _linear(f"{prefix}mlp.", mlp.down, ("down_proj",))
-    norms = {name: block.norm(name) for name in block.norm_names}
+    norms = {name: block.norm(name) for name in block.norms}
     if attention.q_norm is not None and attention.k_norm is not None:
         norms |= {"self_attn.q_norm": attention.q_norm, "self_attn.k_norm": attention.k_norm}
     for name, norm in norms.items():

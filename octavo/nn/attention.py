@@ -1,30 +1,13 @@
 """The attention half of a layer, over the paged cache."""
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from octavo.kernels.context import ForwardContext, Projected
+from octavo.models.arch import Attention as Heads
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Shape and arithmetic of one layer's heads."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    scale: float
-    window: int | None
-    softcap: float | None
-    qk_norm: Literal["none", "head", "full"]
-    norm_eps: float
-    norm_offset: float
 
 
 class Attention(nn.Module):
@@ -33,22 +16,25 @@ class Attention(nn.Module):
     The layer itself calls `qkv`, so that the norm before it can be part of that product.
     """
 
-    def __init__(self, layer: int, hidden_size: int, heads: Heads, qkv_bias: bool, o_bias: bool, kit: Kit) -> None:
+    def __init__(
+        self, layer: int, hidden_size: int, heads: Heads, norm_eps: float, norm_offset: float, kit: Kit
+    ) -> None:
         super().__init__()
         self.layer = layer
         self.heads = heads
+        self.norm_eps = norm_eps
         self.ops = kit.ops
         self.q_size = heads.num_heads * heads.head_dim
         self.kv_size = heads.num_kv_heads * heads.head_dim
-        self.qkv = Linear(hidden_size, (self.q_size, self.kv_size, self.kv_size), qkv_bias, kit)
-        self.o = Linear(self.q_size, (hidden_size,), o_bias, kit)
+        self.qkv = Linear(hidden_size, (self.q_size, self.kv_size, self.kv_size), heads.qkv_bias, kit)
+        self.o = Linear(self.q_size, (hidden_size,), heads.o_bias, kit)
         self.q_norm: RmsNorm | None = None
         self.k_norm: RmsNorm | None = None
         if heads.qk_norm != "none":
             whole = heads.qk_norm == "full"
             q_size, k_size = (self.q_size, self.kv_size) if whole else (heads.head_dim, heads.head_dim)
-            self.q_norm = RmsNorm(q_size, heads.norm_eps, heads.norm_offset, kit)
-            self.k_norm = RmsNorm(k_size, heads.norm_eps, heads.norm_offset, kit)
+            self.q_norm = RmsNorm(q_size, norm_eps, norm_offset, kit)
+            self.k_norm = RmsNorm(k_size, norm_eps, norm_offset, kit)
 
     def forward(
         self,
@@ -71,7 +57,7 @@ class Attention(nn.Module):
         projected = Projected(
             qkv,
             *per_head,
-            heads.norm_eps,
+            self.norm_eps,
             cos_sin,
             rope_index,
             heads.num_heads,

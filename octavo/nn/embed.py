@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from octavo.kernels.entry import Entry
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
-from octavo.nn.quant.base import Entry
 
 
 class Embedding(nn.Module):

@@ -5,9 +5,10 @@ from itertools import accumulate
 
 from torch import Tensor, nn
 
+from octavo.kernels.context import Norm
+from octavo.kernels.entry import Entry
 from octavo.nn.kit import Kit
 from octavo.nn.norm import RmsNorm
-from octavo.nn.quant.base import Entry
 
 
 class Linear(nn.Module):
@@ -41,7 +42,7 @@ class Linear(nn.Module):
         self, norm: RmsNorm, x: Tensor, residual: Tensor | None, activation: str | None = None
     ) -> tuple[Tensor, Tensor]:
         """The product of the norm of ``residual + x``, and that sum; with an activation its two shards are gated."""
-        return self.method.apply_normed(self.ops, self, x, residual, norm.weight, norm.eps, self.bias, activation)
+        return self.method.apply_normed(self.ops, self, x, Norm(norm.weight, norm.eps, residual), self.bias, activation)
 
     def rows(self, shard: int | None) -> slice:
         """Rows of the weight that a shard takes; None: all."""

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from octavo.models.arch import Mlp
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
 from octavo.nn.norm import RmsNorm
@@ -10,12 +11,12 @@ from octavo.nn.norm import RmsNorm
 class GatedMlp(nn.Module):
     """``down(act(gate(x)) * up(x))``: ``[T, E] -> [T, E]``; gate and up are one product."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: str, bias: bool, kit: Kit) -> None:
+    def __init__(self, hidden_size: int, mlp: Mlp, kit: Kit) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation = mlp.activation
         self.ops = kit.ops
-        self.gate_up = Linear(hidden_size, (intermediate_size, intermediate_size), bias, kit)
-        self.down = Linear(intermediate_size, (hidden_size,), bias, kit)
+        self.gate_up = Linear(hidden_size, (mlp.intermediate_size, mlp.intermediate_size), mlp.bias, kit)
+        self.down = Linear(mlp.intermediate_size, (hidden_size,), mlp.bias, kit)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(self.ops.act_mul(self.gate_up(x), self.activation))

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from octavo.kernels.entry import Entry
 from octavo.nn.kit import Kit
-from octavo.nn.quant.base import Entry
 
 
 class RmsNorm(nn.Module):
@@ -23,8 +23,6 @@ class RmsNorm(nn.Module):
 
     def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """Norm of ``residual + x`` and that sum; without a residual, x is the sum."""
-        if residual is None:
-            return self.ops.rms_norm(x, self.weight, self.eps), x
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
 
     def load_weight(self, entry: Entry) -> None:

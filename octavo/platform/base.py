@@ -1,4 +1,4 @@
-"""Platform: what the engine must know about, and ask of, the machine it runs on. Torch is imported inside.
+"""Platform: what the engine must know about, and ask of, the machine it runs on. No torch here.
 
 One object a device. Everything above asks the platform and never tests for CUDA itself, so that the worker's
 code is one for all devices: on a CPU the copies are plain and the events have always happened.

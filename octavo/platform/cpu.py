@@ -4,15 +4,15 @@ import platform as machine
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
+
+import numpy as np
+import torch
 
 from octavo.platform import host_memory
 from octavo.platform.arena import TAGS, Arena, NoArena, TaggedMemory
 from octavo.platform.base import Captured, Cut, Facts, T
 from octavo.platform.limits import core_limit, memory_limits
-
-if TYPE_CHECKING:
-    import torch
 
 
 class _Now:
@@ -57,8 +57,6 @@ class CpuPlatform:
     counts_memory = False
 
     def __init__(self) -> None:
-        import torch
-
         self.device = torch.device("cpu")
 
     @staticmethod
@@ -84,11 +82,8 @@ class CpuPlatform:
     def memory(self) -> tuple[int, int]:
         return memory_limits()
 
-    def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Pages come from the kernel zeroed when first touched, so a large cache costs nothing until it is used."""
-        import numpy as np
-        import torch
-
         data = np.zeros(max(1, prod(shape)) * dtype.itemsize, dtype=np.uint8)
         return torch.from_numpy(data).view(dtype)[: prod(shape)].view(shape)
 
@@ -109,15 +104,13 @@ class CpuPlatform:
     def synchronize(self) -> None:
         return None
 
-    def staging(self, length: int) -> "torch.Tensor":
-        import torch
-
+    def staging(self, length: int) -> torch.Tensor:
         return torch.zeros(length, dtype=torch.int32)
 
-    def upload(self, host: "torch.Tensor") -> "torch.Tensor":
+    def upload(self, host: torch.Tensor) -> torch.Tensor:
         return host.clone()
 
-    def download(self, tensor: "torch.Tensor") -> "torch.Tensor":
+    def download(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone()
 
     def event(self) -> _Now:
@@ -139,8 +132,6 @@ class CpuPlatform:
         return None
 
     def prepare(self, threads: int) -> None:
-        import torch
-
         torch.set_num_threads(threads)
 
 

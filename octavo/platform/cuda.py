@@ -1,7 +1,10 @@
 """One NVIDIA GPU through torch: pinned host memory, copies that do not wait, the current stream's events."""
 
+import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
+
+import torch
 
 from octavo.base.errors import ConfigError
 from octavo.platform import device_memory
@@ -10,21 +13,11 @@ from octavo.platform.base import Captured, Cut, Event, Facts, T
 from octavo.platform.limits import core_limit
 from octavo.platform.pinned import Aside, put_aside
 
-if TYPE_CHECKING:
-    import torch
-
-
-def available() -> bool:
-    """Whether torch was built for CUDA and finds a device. Imports torch; starts no CUDA context."""
-    import torch
-
-    return torch.version.cuda is not None and torch.cuda.device_count() > 0
-
 
 class _Graphs(Generic[T]):
     """CUDA graphs, one behind the other, and the tensors that they leave their results in."""
 
-    def __init__(self, graphs: "list[torch.cuda.CUDAGraph]", result: T) -> None:
+    def __init__(self, graphs: list[torch.cuda.CUDAGraph], result: T) -> None:
         self._graphs = graphs
         self._result = result
 
@@ -41,8 +34,6 @@ class CudaPlatform:
     counts_memory = True
 
     def __init__(self, index: int = 0) -> None:
-        import torch
-
         self.device = torch.device("cuda", index)
         self._graph_pool: Any = None
         self._graph_stream: Any = None
@@ -51,15 +42,11 @@ class CudaPlatform:
     @staticmethod
     def missing() -> str:
         """Why it cannot be used; empty: it can."""
-        import torch
-
         if torch.version.cuda is None:
             return "this torch was built without CUDA"
         return "" if torch.cuda.device_count() > 0 else "torch finds no CUDA device"
 
     def facts(self) -> Facts:
-        import torch
-
         free, total = self.memory()
         major, minor = torch.cuda.get_device_capability(self.device)
         # bf16 arithmetic came with compute capability 8.0 (Ampere).
@@ -76,26 +63,18 @@ class CudaPlatform:
         )
 
     def identity(self) -> str:
-        import torch
-
         properties = torch.cuda.get_device_properties(self.device)
         return f"{properties.name} {properties.total_memory}"
 
     def memory(self) -> tuple[int, int]:
-        import torch
-
         free, total = torch.cuda.mem_get_info(self.device)
         return free, total
 
-    def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype") -> "torch.Tensor":
-        import torch
-
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def arena(self) -> TaggedMemory:
         """Over CUDA's virtual memory, tried once; where it does not work, torch's own memory that stays."""
-        import torch
-
         api = device_memory.driver()
         if api is None:
             return NoArena(self.device, "cuda-bindings is not installed")
@@ -113,28 +92,20 @@ class CudaPlatform:
         return put_aside(memory, tag, device_memory.driver(), self.device.index)
 
     def synchronize(self) -> None:
-        import torch
-
         torch.cuda.synchronize(self.device)
 
-    def staging(self, length: int) -> "torch.Tensor":
-        import torch
-
+    def staging(self, length: int) -> torch.Tensor:
         return torch.zeros(length, dtype=torch.int32, pin_memory=True)
 
-    def upload(self, host: "torch.Tensor") -> "torch.Tensor":
+    def upload(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)
 
-    def download(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        import torch
-
+    def download(self, tensor: torch.Tensor) -> torch.Tensor:
         # Torch's pinned allocator keeps this memory out of reuse until the copy has passed.
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
     def event(self) -> Event:
-        import torch
-
         if self._stream is None:  # asked for once: all work is enqueued on one stream, and to ask costs as much again
             self._stream = torch.cuda.current_stream(self.device)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -142,8 +113,6 @@ class CudaPlatform:
         return event
 
     def capture(self, work: Callable[[Cut], T]) -> Captured[T]:
-        import torch
-
         if self._graph_pool is None:
             # Graphs that are captured on one stream leave each other their memory.
             self._graph_pool = torch.cuda.graph_pool_handle()
@@ -173,34 +142,22 @@ class CudaPlatform:
         return _Graphs(graphs, result)
 
     def start_peak(self) -> int:
-        import torch
-
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         return torch.cuda.memory_allocated(self.device)
 
     def peak(self) -> int:
-        import torch
-
         torch.cuda.synchronize(self.device)
         return torch.cuda.max_memory_allocated(self.device)
 
     def release(self) -> None:
-        import gc
-
-        import torch
-
         gc.collect()
         torch.cuda.empty_cache()
 
     def trim(self) -> None:
-        import torch
-
         torch.cuda.empty_cache()
 
     def prepare(self, threads: int) -> None:
-        import torch
-
         torch.set_num_threads(threads)
         try:
             torch.cuda.set_device(self.device)

@@ -6,10 +6,9 @@ unmapping gives it back. `cuda-bindings` comes with every torch for CUDA on Linu
 Memory Management".
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 def driver() -> Any | None:
@@ -76,9 +75,7 @@ class DeviceBacking:
     def free(self, address: int, size: int) -> None:
         self._call("cuMemAddressFree", address, size)
 
-    def view(self, address: int, nbytes: int) -> "torch.Tensor":
-        import torch
-
+    def view(self, address: int, nbytes: int) -> torch.Tensor:
         return torch.as_tensor(_Bytes(address, nbytes), device=torch.device("cuda", self._index))
 
     def _call(self, name: str, *arguments: Any) -> Any:

@@ -4,10 +4,8 @@ import contextlib
 import ctypes
 import mmap
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux, asm-generic/mman.h: addresses alone cost no memory
 
@@ -50,9 +48,7 @@ class HostBacking:
         # Tensors may still hold the mapping; it goes with the last of them.
         del self._ranges[address]
 
-    def view(self, address: int, nbytes: int) -> "torch.Tensor":
-        import torch
-
+    def view(self, address: int, nbytes: int) -> torch.Tensor:
         start, owner = self._owner(address)
         return torch.frombuffer(owner, dtype=torch.uint8, count=nbytes, offset=address - start)
 

@@ -7,16 +7,15 @@ bytes, and gets them back.
 import mmap
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
 from octavo.platform.arena import TaggedMemory
 from octavo.platform.host_memory import ask_for_large_pages
 from octavo.platform.limits import memory_limits
-
-if TYPE_CHECKING:
-    import torch
 
 CHUNK = 256 << 20  # pinned and copied at a time, in whole pages: pinning one overlaps copying the one before
 RESERVE = 512 << 20  # of host memory, left to everybody else
@@ -36,8 +35,6 @@ class Aside:
 
     def take(self) -> None:
         """Copy everything to the host. Raises ConfigError, with nothing left on the host, if that cannot be."""
-        import torch
-
         try:
             for piece in self._pieces():
                 host = self._pin(piece.numel())
@@ -50,8 +47,6 @@ class Aside:
 
     def bring_back(self) -> None:
         """Memory and contents are what they were; host memory goes. Raises MemoryError, and may be called again."""
-        import torch
-
         try:
             for piece, (_, host) in zip(self._memory.restoring(self._tag, CHUNK), self._chunks, strict=True):
                 piece.copy_(host, non_blocking=True)
@@ -65,15 +60,11 @@ class Aside:
         if chunks:
             threading.Thread(target=self._unpin, args=(chunks,), name="octavo-unpin").start()
 
-    def _pieces(self) -> "Iterator[torch.Tensor]":
-        import torch
-
+    def _pieces(self) -> Iterator[torch.Tensor]:
         for part in self._memory.parts(self._tag):
             yield from torch.split(part, CHUNK)
 
-    def _pin(self, nbytes: int) -> "torch.Tensor":
-        import torch
-
+    def _pin(self, nbytes: int) -> torch.Tensor:
         try:
             made = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
@@ -87,9 +78,7 @@ class Aside:
         self._chunks.append((made, host))
         return host
 
-    def _unpin(self, chunks: "list[tuple[mmap.mmap, torch.Tensor]]") -> None:
-        import torch
-
+    def _unpin(self, chunks: list[tuple[mmap.mmap, torch.Tensor]]) -> None:
         torch.cuda.set_device(self._index)  # this may be a thread that knows no device yet
         while chunks:
             _, host = chunks.pop()

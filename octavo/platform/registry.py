@@ -23,9 +23,7 @@ def select(device: str = "auto") -> "Platform":
     Raises UnknownName for a name without a platform, ConfigError when the asked device is not there.
     """
     if device == "auto":
-        from octavo.platform.cuda import available
-
-        device = "cuda" if available() else "cpu"
+        device = "cpu" if PLATFORMS.get("cuda").missing() else "cuda"
     kind = PLATFORMS.get(device)
     missing = kind.missing()
     if missing:

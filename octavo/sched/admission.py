@@ -19,16 +19,12 @@ def check(wire: EngineRequest, limits: Limits, longest_alone: int) -> None:
             param="prompt",
             code="context_length_exceeded",
         )
-    if limits.vocab_size is not None and not 0 <= min(wire.tokens) <= max(wire.tokens) < limits.vocab_size:
-        raise UserError(f"token ids must be between 0 and {limits.vocab_size - 1}", param="prompt")
-    if wire.progress is not None and num_prompt + len(wire.progress.tokens) >= min(
-        num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len
-    ):
+    known_at_end = min(num_prompt + wire.sampling.max_tokens, limits.max_model_len)
+    if wire.progress is not None and num_prompt + len(wire.progress.tokens) >= known_at_end:
         raise UserError("the request has all the tokens that it may have", param="max_tokens")
     if len(wire.cache_salt) > MAX_SALT_CHARS:
         raise UserError(f"cache_salt may have at most {MAX_SALT_CHARS} characters", param="cache_salt")
-    # The last token is never computed.
-    longest = min(num_prompt + max(1, wire.sampling.max_tokens), limits.max_model_len) - 1
+    longest = known_at_end - 1  # the last token is never computed
     if longest > longest_alone:
         param = "prompt" if num_prompt > longest_alone else "max_tokens"
         raise UserError(

@@ -2,6 +2,7 @@
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -20,29 +21,18 @@ from octavo.sched.request import Request, State
 _by_order = attrgetter("order")
 
 
+@dataclass
 class Counters:
-    """Totals since the engine began."""
+    """Totals since the engine began, by the names that EngineStats has for them."""
 
-    __slots__ = (
-        "corrupted",
-        "failures",
-        "generation_tokens",
-        "preemptions",
-        "prefix_hits",
-        "prefix_queries",
-        "prompt_tokens",
-        "steps",
-    )
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-        self.preemptions = 0
-        self.prefix_queries = 0
-        self.prefix_hits = 0
-        self.failures = 0
-        self.corrupted = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    failures: int = 0
+    corrupted: int = 0
 
 
 class Board:
@@ -187,7 +177,7 @@ class Board:
 
     def stats(self, figures: dict[str, float]) -> EngineStats:
         """Gauges now, and counters; `figures` are those of a feature."""
-        kv, counters = self.kv, self.counters
+        kv = self.kv
         reserved = kv.pool.num_used * kv.block_size
         computed = self.ledger.columns[COMPUTED].take(self.roster.rows)
         unused = kv.capacity - int(np.add.reduce(computed))
@@ -196,15 +186,8 @@ class Board:
             waiting=len(self.waiting),
             kv_usage=kv.usage,
             kv_waste=unused * kv.num_groups / reserved if reserved else 0.0,
-            steps=counters.steps,
-            prompt_tokens=counters.prompt_tokens,
-            generation_tokens=counters.generation_tokens,
-            preemptions=counters.preemptions,
-            prefix_queries=counters.prefix_queries,
-            prefix_hits=counters.prefix_hits,
-            failures=counters.failures,
-            corrupted=counters.corrupted,
             figures=figures,
+            **vars(self.counters),
         )
 
     def _let_go(self, request: Request) -> None:

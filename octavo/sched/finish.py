@@ -16,8 +16,6 @@ def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, i
 
     The order of tests is vLLM's: a stop token wins over the length. Before `min_tokens` no token stops.
     """
-    if not request.sampling.max_tokens:  # only the prompt was asked about
-        return [], "error" if accepted[0] < 0 else "length", None
     known = len(request.tokens)
     for i, token in enumerate(accepted):
         if token < 0:

@@ -23,7 +23,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_waiting_tokens: int = 1 << 24
     scheduling_policy: str = "fair"
     prefix_caching: bool = True
-    vocab_size: int | None = None  # None: token ids were checked elsewhere
 
     @property
     def max_rows(self) -> int:

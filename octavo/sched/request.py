@@ -84,7 +84,7 @@ class Request:
         self.row = NO_ROW
         self.numbers = cast(MutableSequence[int], [0] * WIDTH)
         self.numbers[KNOWN] = self.num_prompt
-        self.limit = min(self.num_prompt + max(1, sampling.max_tokens), max_model_len)
+        self.limit = min(self.num_prompt + sampling.max_tokens, max_model_len)
         self.ends = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
         self.min_known = self.num_prompt + sampling.min_tokens
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it

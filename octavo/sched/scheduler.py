@@ -10,7 +10,7 @@ past `max_tokens` or the context.
 Why some request always advances: `running` is sorted, later ones are preempted for the sake of earlier ones, and
 `add` refuses what would not fit alone. So the first running request gets a token in every plan, unless its last
 token is on the way already. If none runs, all blocks are free and the first waiting request starts. A policy may
-sort anew between plans, but each request loses its place so only a bounded number of times (sched/policies.py).
+sort anew between plans, but each request loses its place so only a bounded number of times (sched/priority.py).
 """
 
 from collections import deque
@@ -86,14 +86,12 @@ class Scheduler:
 
     def abort(self, ids: Sequence[str]) -> list[TokenOutput]:
         """End these requests, whatever they are doing. Unknown ids are passed over: they may just have ended."""
-        requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
-        return self._end(requests, "abort")
+        return self._end(ids, "abort")
 
     def reject(self, ids: Sequence[str], error: str | UserError) -> list[TokenOutput]:
         """End these requests with an error: the server's, said in a few words, or their own. Unknown ids are passed
         over."""
-        requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
-        return self._end(requests, "error", error)
+        return self._end(ids, "error", error)
 
     def amend(self, ids: Sequence[str]) -> None:
         """The newest token of these requests was altered after the device had drawn it: tell the device what holds."""
@@ -114,15 +112,16 @@ class Scheduler:
         return self.board.stats(figures)
 
     def set_aside(self) -> None:
-        """Let all that runs wait again, no step being in flight; its next start computes it anew."""
-        for request in reversed(list(self.board.running)):
+        """Let all that run wait again, no step being in flight; their next starts compute them anew."""
+        for request in reversed(self.board.running.copy()):
             self.board.preempt(request)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
         self.board.kv.forget_prefixes()
 
-    def _end(self, requests: Sequence[Request], finish: str, error: str | UserError | None = None) -> list[TokenOutput]:
+    def _end(self, ids: Sequence[str], finish: str, error: str | UserError | None = None) -> list[TokenOutput]:
+        requests = [self.board.requests[id] for id in dict.fromkeys(ids) if id in self.board.requests]
         for request in requests:
             self.board.end(request)
         if requests:
@@ -320,6 +319,5 @@ class Scheduler:
             for request in draft.sampled.requests:
                 request.known -= 1
                 request.void = max(0, request.void - 1)
-        for request in reversed(self.board.running.copy()):
-            self.board.preempt(request)
+        self.set_aside()
         self.board.counters.failures += 1

@@ -80,7 +80,14 @@ class Update:
             details = result.logprobs.get(place)
             self._accept(request, accepted, details, scores.pop(request, None))
         for request, score in scores.items():
-            self._outputs.append(_going_on(request, [], None, score))
+            output = TokenOutput(
+                request.id,
+                [],
+                prompt_logprobs=score,
+                cached_tokens=request.cached_tokens,
+                queued_s=request.queued_s,
+            )
+            self._outputs.append(output)
 
     def _accept(
         self, request: Request, accepted: list[int], details: list[TokenLogprobs] | None, score: Scores | None
@@ -128,15 +135,6 @@ class Update:
         if computed // kv.block_size > request.holding.committed:
             kv.commit(request.holding, request.tokens, computed)
         request.attention = request.next_attention(kv.block_size)
-
-
-def _going_on(
-    request: Request, tokens: list[int], details: list[TokenLogprobs] | None, score: Scores | None
-) -> TokenOutput:
-    """The output of a request that has not ended."""
-    return TokenOutput(
-        request.id, tokens, None, None, details, score, request.cached_tokens, None, 500, None, None, request.queued_s
-    )
 
 
 def _prompt_scores(draft: Draft, plan: StepPlan, result: StepResult) -> dict[Request, Scores]:

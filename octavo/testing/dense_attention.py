@@ -43,8 +43,6 @@ def make_step(
         seq_lens=torch.tensor(lengths, dtype=torch.int32),
         positions=torch.tensor([past + j for count, past in rows for j in range(count)]),
         block_size=block_size,
-        max_query_len=max(counts),
-        max_seq_len=max(lengths),
         num_rows=len(rows),
         query_lens=counts,
         seq_lens_host=lengths,

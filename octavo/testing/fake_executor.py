@@ -52,8 +52,6 @@ def expected_tokens(
     tokens = list(prompt)
     ends = (*sampling.eos_token_ids, *sampling.stop_token_ids)
     output: list[int] = []
-    if sampling.max_tokens == 0:  # only the prompt was asked about
-        return output, "length"
     while True:
         token = model(tokens, len(prompt), sampling)
         tokens.append(token)

@@ -3,15 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
-from octavo.base.specs import KVLayout
 from octavo.engine.core import Core
 from octavo.engine.exec.base import Executor, Pending
 
@@ -54,29 +52,9 @@ class FaultyExecutor:
         self._rows: dict[int, tuple[str, frozenset[int]]] = {}
         self._plan: StepPlan | None = None
 
-    def kv_capacity(self) -> int:
-        """The real one's."""
-        return self._inner.kv_capacity()
-
-    def adopt(self, resolved: Resolved) -> None:
-        """Nothing goes wrong here."""
-        self._inner.adopt(resolved)
-
-    def kv_dtype(self) -> str:
-        """The real one's."""
-        return self._inner.kv_dtype()
-
-    def sleep(self, level: int) -> int:
-        """Nor here."""
-        return self._inner.sleep(level)
-
-    def wake(self, tags: Sequence[str]) -> list[str]:
-        """Nor here."""
-        return self._inner.wake(tags)
-
-    def start(self, layout: KVLayout) -> None:
-        """Nor here."""
-        self._inner.start(layout)
+    def __getattr__(self, name: str) -> Any:
+        """Nothing goes wrong elsewhere."""
+        return getattr(self._inner, name)
 
     def forward(self, plan: StepPlan) -> None:
         """May fail before the real one has seen the plan, but for the rows: those it has taken."""
@@ -99,14 +77,6 @@ class FaultyExecutor:
         pending = self._inner.sample(riders)
         self._strike("sample", plan)
         return _FaultyPending(self, plan, pending)
-
-    def prepare(self) -> bool:
-        """Never fails."""
-        return self._inner.prepare()
-
-    def shutdown(self) -> None:
-        """Never fails."""
-        self._inner.shutdown()
 
     def _strike(self, stage: Stage, plan: StepPlan) -> None:
         for place, fault in enumerate(self._faults):

@@ -177,8 +177,6 @@ class PagedModel:
             seq_lens=self._tensor(seq_lens, torch.int32),
             positions=self._tensor(positions + [0] * self.padding),
             block_size=self.block_size,
-            max_query_len=max(query_lens),
-            max_seq_len=max(seq_lens),
             num_rows=len(chunks),
             query_lens=query_lens,
             seq_lens_host=seq_lens,

@@ -31,9 +31,7 @@ class World:
     fail_rate: float = 0.0
     give_up_rate: float = 0.2  # of failed steps that end their requests
     bad_rate: float = 0.0
-    limits: Limits = field(
-        default_factory=lambda: Limits(max_model_len=48, max_num_seqs=6, max_num_batched_tokens=16, vocab_size=5)
-    )
+    limits: Limits = field(default_factory=lambda: Limits(max_model_len=48, max_num_seqs=6, max_num_batched_tokens=16))
 
     def layout(self) -> KVLayout:
         """The KV layout that these sizes make."""
@@ -168,7 +166,7 @@ class Simulation:
         if earlier is not None:  # the next turn of a conversation: an old prompt and its answer
             common = self.requests[earlier].tokens + self.seen[earlier].tokens
         prompt = common + [random.randrange(vocab) for _ in range(random.randrange(1, longest // 4))]
-        max_tokens = random.choice([0, 1, 3, 12, 24, 40])
+        max_tokens = random.choice([1, 3, 12, 24, 40])
         sampling = Sampling(
             seed=random.randrange(3),
             max_tokens=max_tokens,
@@ -305,6 +303,5 @@ def random_world(random: Random) -> World:
             max_waiting=random.choice([3, 20]),
             scheduling_policy=random.choice(["fcfs", "fair", "fair", "priority"]),
             prefix_caching=random.random() < 0.8,
-            vocab_size=vocab_size,
         ),
     )

@@ -3,7 +3,6 @@
 Everything here is a plain function of its arguments and thread safe: call it off the event loop.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -274,14 +273,11 @@ class TextProcessor:
         riders: dict[str, bytes] = {}
         if grammar is not None and not prompt_only:
             first, riders = self._constrained(first, grammar)
-        arrival = time.time()
         requests, collectors = [], []
         for index in range(params.n):
             name = sibling_id(request_id, index, params.n)
             sampling = replace(first, seed=sibling_seed(base, index))
-            requests.append(
-                EngineRequest(name, tokens, sampling, priority, cache_salt, arrival, self.limits.max_wait_s, riders)
-            )
+            requests.append(EngineRequest(name, tokens, sampling, priority, cache_salt, self.limits.max_wait_s, riders))
             collectors.append(
                 Collector(
                     self.tokenizer,

@@ -11,20 +11,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from octavo.models.arch import Architecture, Layer
+from octavo.models.arch import NORMS, Architecture, Layer
 from octavo.weights.source import Entry, EntrySource
 
 STD = 0.02  # transformers' usual initialisation; keeps activations finite at any depth
-_NORMS = {
-    "pre": ("input_layernorm", "post_attention_layernorm"),
-    "sandwich": (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-    "post": ("post_attention_layernorm", "post_feedforward_layernorm"),
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,7 @@ def _layer_shapes(hidden: int, layer: Layer) -> dict[str, tuple[int, ...]]:
         shapes[f"{name}.weight"] = (rows, columns)
         if bias:
             shapes[f"{name}.bias"] = (rows,)
-    shapes |= {f"{name}.weight": (hidden,) for name in _NORMS[layer.norms]}
+    shapes |= {f"{name}.weight": (hidden,) for name in filter(None, NORMS[layer.norms])}
     if attention.qk_norm != "none":
         per_head = attention.qk_norm == "head"
         shapes["self_attn.q_norm.weight"] = (attention.head_dim if per_head else q,)

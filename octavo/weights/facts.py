@@ -21,7 +21,7 @@ from octavo.weights.gguf import GgufFile
 from octavo.weights.gguf_config import gguf_config, gguf_generation_config
 from octavo.weights.gguf_split import read_gguf_model
 from octavo.weights.guard import read_text, refuse_pickle
-from octavo.weights.locate import locate, locate_tokenizer
+from octavo.weights.locate import local_path, locate, locate_tokenizer
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def _read(config: ModelConfig, path: Path) -> ModelFiles:
         own = folders.read_chat_template(files.tokenizer_dir)
         files = replace(files, chat_template=own or files.chat_template)
     if config.chat_template:
-        template = Path(config.chat_template).expanduser()
-        if not template.is_file():
+        template = local_path(config.chat_template)
+        if template is None or not template.is_file():
             raise ConfigError(f"chat template {config.chat_template!r} is not a file")
         files = replace(files, chat_template=read_text(template))
     return files
@@ -76,10 +76,10 @@ def read_configs(config: ModelConfig) -> ModelFiles:
 
 def _has_weights(config: ModelConfig) -> bool:
     """Whether the weights lie here already, or must be fetched to know anything."""
-    path = Path(config.model).expanduser()
-    if path.is_dir():
+    path = local_path(config.model)
+    if path is not None and path.is_dir():
         return any(path.glob("*.safetensors")) or any(path.glob("*.gguf"))
-    return path.exists() or find_demo_model(config.model) is not None or ":" in config.model
+    return path is not None or find_demo_model(config.model) is not None or ":" in config.model
 
 
 def _from_folder(folder: Path, load_format: LoadFormat) -> ModelFiles:

@@ -42,32 +42,8 @@ _U64 = struct.Struct("<Q")
 _FEW = 64  # strings that are not worth a call of the compiled walk
 _HEADER_BYTES = 24  # magic, version, number of tensors, number of keys
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-_SCALARS = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    _BOOL: struct.Struct("<B"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}
-_ARRAY_DTYPES = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    _BOOL: "?",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
+_NAMES = ("<u1", "<i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<u1", None, None, "<u8", "<i8", "<f8")  # by value type
+_NUMBERS = {kind: np.dtype(name) for kind, name in enumerate(_NAMES) if name is not None}
 
 
 @dataclass(frozen=True)
@@ -240,29 +216,27 @@ class _Reader:
             return self.strings(1, key).tolist()[0]
         if kind == _ARRAY:
             return self.array(key)
-        scalar = _SCALARS.get(kind)
-        if scalar is None:
+        if kind not in _NUMBERS:
             raise self.fail(f"{key} has unknown value type {kind}")
-        self.need(scalar.size, key)
-        (value,) = scalar.unpack_from(self.data, self.at)
-        self.at += scalar.size
-        return bool(value) if kind == _BOOL else value
+        return self.numbers(kind, 1, key).item()
 
     def array(self, key: str) -> Any:
         kind, count = self.u32(key), self.u64(key)
         if kind == _STRING:
             return self.strings(count, key)
-        dtype = _ARRAY_DTYPES.get(kind)
-        if dtype is None:
+        if kind not in _NUMBERS:
             raise self.fail(f"{key} is an array of unknown or nested type {kind}")
         if count > self.numbers_left:
             raise self.fail(f"{key} claims {count} numbers, allowed are {MAX_NUMBERS} in the file")
         self.numbers_left -= count
-        size = np.dtype(dtype).itemsize * count
+        return self.numbers(kind, count, key)
+
+    def numbers(self, kind: int, count: int, key: str) -> "np.ndarray[Any, Any]":
+        size = _NUMBERS[kind].itemsize * count
         self.need(size, key)
-        raw = self.data[self.at : self.at + size]
+        found = np.frombuffer(self.data[self.at : self.at + size], dtype=_NUMBERS[kind])
         self.at += size
-        return np.frombuffer(raw, dtype="<u1").astype(bool) if kind == _BOOL else np.frombuffer(raw, dtype=dtype)
+        return found.astype(bool) if kind == _BOOL else found
 
     def strings(self, count: int, key: str) -> Strings:
         """`count` length-prefixed strings."""

@@ -14,10 +14,6 @@ class BlockType:
     values: int
     size: int
 
-    @property
-    def quantised(self) -> bool:
-        return self.values > 1
-
 
 BLOCK_TYPES: dict[int, BlockType] = {
     0: BlockType("F32", 1, 4),

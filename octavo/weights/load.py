@@ -1,12 +1,14 @@
 """Filling a model's parameters from a checkpoint, each exactly once."""
 
+import re
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from octavo.base.errors import ModelFileError
-from octavo.nn.quant.base import Entry
+from octavo.kernels.entry import Entry
 
 _NAMED = 5  # names listed in an error
 
@@ -18,41 +20,57 @@ class Source(Protocol):
     def tensors(self) -> Iterable[tuple[str, Entry]]: ...
 
 
-class LoadTarget(Protocol):
-    """Where one tensor goes (models/weight_map.Target)."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where one tensor goes, and the *pieces* of the model that it fills; see models/weight_map.py."""
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def pieces(self) -> tuple[str, ...]: ...
-
-    @property
-    def fill(self) -> Callable[[Entry], None]: ...
+    shape: tuple[int, ...]
+    pieces: tuple[str, ...]
+    fill: Callable[[Entry], None]
 
 
 class Loadable(Protocol):
     """A model with a weight map."""
 
-    def targets(self) -> dict[str, Any]: ...
+    def targets(self) -> dict[str, Target]:
+        """By the tensors' canonical names."""
+        ...
 
-    def canonical(self, name: str) -> str: ...
 
-    def ignorable(self, name: str) -> bool: ...
+# A multimodal checkpoint keeps its text model under one of these; GPT-style exports leave `model.` out.
+_PREFIX = re.compile(r"^(?:language_model\.model\.|model\.language_model\.|model\.)")
+_IGNORED = re.compile(
+    r"rotary_emb\.inv_freq$|\.masked_bias$|\.attn\.bias$"
+    r"|^(?:model\.)?(?:vision_tower|multi_modal_projector|vision_model|audio_tower|embed_vision)\."
+)
+_ROOTS = ("embed_tokens.", "layers.", "norm.")
+
+
+def canonical(name: str) -> str:
+    """The name under which a weight map lists a checkpoint's tensor."""
+    if name in ("lm_head.weight", "language_model.lm_head.weight"):
+        return "lm_head.weight"
+    bare = _PREFIX.sub("", name)
+    return f"model.{bare}" if bare.startswith(_ROOTS) else name
+
+
+def ignorable(name: str) -> bool:
+    """Tensors that checkpoints carry and a text decoder does not need."""
+    return _IGNORED.search(name) is not None
 
 
 def load_weights(model: Loadable, source: Source, *, path: str = "checkpoint") -> None:
     """Fill every parameter. Raises ModelFileError for a tensor that is missing, unknown, twice there or of a wrong
     shape; `path` names the checkpoint in the message."""
-    targets: dict[str, LoadTarget] = model.targets()
+    targets = model.targets()
     wanted = {piece for target in targets.values() for piece in target.pieces}
     filled: set[str] = set()
     unknown: list[str] = []
     with torch.no_grad():
         for name, entry in source.tensors:
-            target = targets.get(model.canonical(name))
+            target = targets.get(canonical(name))
             if target is None:
-                if not model.ignorable(name):
+                if not ignorable(name):
                     unknown.append(name)
                 continue
             _check(path, name, entry, target, filled)
@@ -65,7 +83,7 @@ def load_weights(model: Loadable, source: Source, *, path: str = "checkpoint") -
         raise ModelFileError(path, f"{len(unknown)} tensors have no place in this model: {_listed(unknown)}")
 
 
-def _check(path: str, name: str, entry: Entry, target: LoadTarget, filled: set[str]) -> None:
+def _check(path: str, name: str, entry: Entry, target: Target, filled: set[str]) -> None:
     shape = tuple(int(size) for size in entry.shape)
     if shape != target.shape:
         raise ModelFileError(path, f"tensor {name} has shape {list(shape)}, expected {list(target.shape)}")

@@ -24,10 +24,10 @@ def locate(config: ModelConfig, heads: Path | None = None) -> Path:
         raise ConfigError(f"no model named; give a folder, a .gguf file, a hub name, or one of {_demos()}")
     if len(name) > MAX_NAME or not name.isprintable():
         raise ConfigError("the model's name is too long or holds control characters")
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = local_path(name)
+    if path is not None and path.is_dir():
         return path
-    if path.exists():
+    if path is not None:
         if not path.is_file():
             raise ModelFileError(str(path), "is neither a folder nor a regular file")
         refuse_pickle(path)
@@ -57,13 +57,22 @@ def locate(config: ModelConfig, heads: Path | None = None) -> Path:
 def locate_tokenizer(config: ModelConfig) -> Path:
     """The folder of a tokenizer named apart from the model. Raises ConfigError."""
     name = (config.tokenizer or "").strip()
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = local_path(name)
+    if path is not None and path.is_dir():
         return path
     match = _HUB_NAME.fullmatch(name)
-    if path.exists() or match is None or match[2]:
+    if path is not None or match is None or match[2]:
         raise ConfigError(f"tokenizer {name[:200]!r} is neither a folder nor a hub name (owner/name)")
     return fetch_repo(match[1], download_dir=config.download_dir, weights=False)
+
+
+def local_path(name: str) -> Path | None:
+    """What lies here under a name that the user gave; None for nothing, or a name that no path can have."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, of a home that nobody has, with a zero byte
+        return None
 
 
 def _demos() -> str:

@@ -8,49 +8,23 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from octavo.base.errors import ModelFileError
+from octavo.kernels.entry import Entry as Unread
 from octavo.weights.facts import ModelFiles
 
 
-class Entry(Protocol):
-    """One tensor of a checkpoint, not yet read."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def qtype(self) -> str:
-        """How it is stored: F32, F16, BF16, or the name of a block format such as Q4_K."""
-        ...
-
+class Entry(Unread, Protocol):
     @property
     def nbytes(self) -> int:
         """Stored bytes."""
         ...
 
-    def load(self, dtype: torch.dtype) -> Tensor:
-        """The tensor in full, in `dtype`, on the source's device, where block formats are expanded. The memory is the
-        caller's. Raises ModelFileError."""
-        ...
-
-    def raw(self) -> Tensor:
-        """The stored bytes ``[rows, row bytes]`` (uint8, read-only where mapped), rows in Hugging Face order."""
-        ...
-
-
-class Source(Protocol):
-    """A checkpoint that can be streamed."""
-
-    @property
-    def tensors(self) -> Iterator[tuple[str, Entry]]: ...
-
 
 def open_source(
     files: ModelFiles, *, seed: int = 0, device: torch.device | str = "cpu", progress: bool | None = None
-) -> Source:
+) -> "EntrySource":
     """The source of a model's weights.
 
     `device` is where tensors come out, `seed` is for dummy weights. `progress` shows a bar; None shows it on a

@@ -14,9 +14,9 @@ from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
 from octavo.worker.captured import CapturedLauncher
-from octavo.worker.head.generate import GenerateHead, Model
 from octavo.worker.host_batch import HostBatchBuilder
-from octavo.worker.launch import EagerLauncher, Launcher
+from octavo.worker.launch import EagerLauncher, Ground, Launcher
+from octavo.worker.model import Model
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
 from octavo.worker.sample.bitmask import BitMask
@@ -63,21 +63,20 @@ def build_runner(
     )
     rules = standard_rules(table.max_rows, vocab_size, stager.send, ops)
     dtype: torch.dtype = kv_dtype or getattr(torch, resolved.dtype)
-    kv = kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout)
-    head = GenerateHead(model)
+    ground = Ground(table, model, layout, kv_views(allocate_kv(zeros or platform.zeros, layout, dtype), layout))
     ahead = ahead_ops(ops, layout, dtype, group)
-    builder = batch_builder(platform, table, stager, resolved, ahead)
-    eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
+    eager = EagerLauncher(ground, batch_builder(platform, table, stager, resolved, ahead))
     launcher: Launcher = eager
     if capture and ahead is not None:
-        launcher = captured(platform, ops, ahead, stager, table, model, head, layout, kv, eager, resolved)
+        most = resolved.max_num_batched_tokens
+        launcher = CapturedLauncher(platform, stager, ahead, ops, ground, eager, most)
     masks = Barge(platform, flights, table.max_rows * (4 + -(-vocab_size // 32)))
     return Runner(
         platform=platform,
         stager=stager,
         table=table,
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
-        head=head,
+        model=model,
         sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, masks.send, ops.forbid)}),
         prompt_logprobs=PromptLogprobs(table, stager, ops.describe),
     )
@@ -97,38 +96,6 @@ def batch_builder(
     if platform.name == "cpu":
         return HostBatchBuilder(table, stager, *sizes)
     return BatchBuilder(table, stager, *sizes) if ahead is None else StagedBatchBuilder(table, stager, *sizes, ahead)
-
-
-def captured(
-    platform: Platform,
-    ops: Ops,
-    ahead: AheadOps,
-    stager: Stager,
-    table: RequestTable,
-    model: Model,
-    head: GenerateHead,
-    layout: KVLayout,
-    kv: list[Tensor],
-    eager: EagerLauncher,
-    resolved: Resolved,
-) -> CapturedLauncher:
-    """A launcher of captured steps over an eager one."""
-    return CapturedLauncher(
-        platform=platform,
-        ahead=ahead,
-        table=table,
-        stager=stager,
-        model=model,
-        head=head,
-        layout=layout,
-        kv=kv,
-        layer_group=layer_groups(layout),
-        max_tokens=resolved.max_num_batched_tokens,
-        eager=eager,
-        draw=ops.draw,
-        narrow=ops.narrow,
-        penalize=ops.penalize,
-    )
 
 
 def weight_method(config: EngineConfig, resolved: Resolved, files: "ModelFiles") -> QuantMethod | None:
@@ -167,9 +134,3 @@ def kv_views(pool: Tensor, layout: KVLayout) -> list[Tensor]:
         for slot, layer in enumerate(group.layers):
             views[layer] = pool[:, slot]
     return [views[layer] for layer in range(len(views))]
-
-
-def layer_groups(layout: KVLayout) -> list[int]:
-    """The KV group of each layer."""
-    found = {layer: index for index, group in enumerate(layout.groups) for layer in group.layers}
-    return [found[layer] for layer in range(len(found))]

@@ -8,17 +8,14 @@ batch is views of them.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from octavo.base.errors import EngineError
 from octavo.base.plan import StepPlan
 from octavo.kernels.context import AttentionMeta
-from octavo.worker.staging import Stager, ints
+from octavo.worker.staging import Longs, Stager, ints
 from octavo.worker.table import RequestTable
-
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -91,12 +88,12 @@ class BatchBuilder:
         planes = table.blocks_at + torch.arange(groups) * table.max_blocks
         self._planes = planes[:, None].to(device)
 
-    def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
-        """The batch of a plan, with `pad_rows` rows of one token at its end that read token 0 and write block 0.
+    def build(self, plan: StepPlan) -> Batch:
+        """The batch of a plan.
 
         Raises EngineError when the plan does not fit the buffers or names rows and positions that do not exist.
         """
-        shape = self._checked(plan, pad_rows)
+        shape = self._checked(plan)
         token_rows, positions = shape.places()
         sampled, ends = shape.rows[shape.sample], shape.seq_lens[shape.sample]
         arrays = [token_rows, positions, shape.rows, shape.query_start, shape.seq_lens]
@@ -141,8 +138,6 @@ class BatchBuilder:
                 seq_lens=seq_lens,
                 positions=self._positions[:total],
                 block_size=self._table.block_size,
-                max_query_len=max(query_lens, default=1),
-                max_seq_len=max(seq_lens_host, default=1),
                 num_rows=count,
                 query_lens=query_lens,
                 seq_lens_host=seq_lens_host,
@@ -164,12 +159,12 @@ class BatchBuilder:
         self._slots[:, :total].copy_(block.long() * size + positions % size)
         self._block_table[:, : rows.numel(), :width].copy_(table.blocks[:, :, :width].index_select(1, rows))
 
-    def _checked(self, plan: StepPlan, pad_rows: int) -> Shape:
+    def _checked(self, plan: StepPlan) -> Shape:
         rows, counts, starts = (np.asarray(each, dtype=np.int64) for each in (plan.rows, plan.num_tokens, plan.starts))
         sample = np.asarray(plan.sample, dtype=np.int64)
         if not rows.size == counts.size == starts.size:
             raise EngineError(f"step {plan.step}: rows, num_tokens and starts differ in length")
-        if rows.size + pad_rows > self._max_rows or int(counts.sum()) + pad_rows > self._max_tokens:
+        if rows.size > self._max_rows or int(counts.sum()) > self._max_tokens:
             raise EngineError(
                 f"step {plan.step}: {rows.size} rows of {int(counts.sum())} tokens do not fit "
                 f"the batch of {self._max_rows} rows and {self._max_tokens} tokens"
@@ -179,10 +174,6 @@ class BatchBuilder:
         inside &= starts + counts < self._table.width
         if not inside.all() or ((sample < 0) | (sample >= rows.size)).any():
             raise EngineError(f"step {plan.step}: a row, a position or a sampled entry is out of bounds")
-        if pad_rows:
-            rows = np.append(rows, np.full(pad_rows, self._table.scratch))
-            counts = np.append(counts, np.ones(pad_rows, dtype=np.int64))
-            starts = np.append(starts, np.zeros(pad_rows, dtype=np.int64))
         query_start = np.zeros(rows.size + 1, dtype=np.int64)
         np.cumsum(counts, out=query_start[1:])
         return Shape(rows, counts, starts, sample, query_start, starts + counts)

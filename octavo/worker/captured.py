@@ -13,26 +13,24 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import StepPlan
-from octavo.base.specs import KVLayout
 from octavo.kernels.ahead import AheadOps, Lines, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
-from octavo.kernels.ops import Draw, Narrow, Penalize
+from octavo.kernels.ops import Ops
 from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
 from octavo.worker.columns import NUM_PROMPT, Columns
-from octavo.worker.head.generate import GenerateHead, Model
-from octavo.worker.launch import Draws, EagerLauncher, Launched
+from octavo.worker.launch import Draws, EagerLauncher, Ground, Launched
 from octavo.worker.lineup import NOBODY, Lineup
 from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
-from octavo.worker.sample.draw import TOKEN_STREAM
 from octavo.worker.sample.filters import over_temperature
 from octavo.worker.sample.penalties import said_of
+from octavo.worker.sample.step import TOKEN_STREAM
 from octavo.worker.staging import Stager
-from octavo.worker.table import RequestTable
 
 DRAWN_ROWS = 128  # rows of the largest room that draws; logits and counts for so many are shared by all such rooms
 PATIENCE = 12  # steps that ask for a room before it is captured under load
+GRUDGE = 1000  # more of them before that is tried again where it failed: each try gives all caches back
 
 
 @dataclass(slots=True)
@@ -64,32 +62,23 @@ class CapturedLauncher:
     def __init__(
         self,
         platform: Platform,
-        ahead: AheadOps,
-        table: RequestTable,
         stager: Stager,
-        model: Model,
-        head: GenerateHead,
-        layout: KVLayout,
-        kv: list[Tensor],
-        layer_group: list[int],
-        max_tokens: int,
+        ahead: AheadOps,
+        ops: Ops,
+        ground: Ground,
         eager: EagerLauncher,
-        draw: Draw,
-        narrow: Narrow,
-        penalize: Penalize,
+        max_tokens: int,
     ) -> None:
-        self._draw = draw
-        self._narrow = narrow
-        self._penalize = penalize
+        table = ground.table
         self._platform = platform
-        self._ahead = ahead
-        self._table = table
         self._stager = stager
-        self._model = model
-        self._head = head
-        self._windows = [group.spec.window for group in layout.groups]
-        self._kv = kv
-        self._layer_group = layer_group
+        self._ahead = ahead
+        self._ops = ops
+        self._table = table
+        self._model = ground.model
+        self._kv = ground.kv
+        self._layer_group = ground.layout.layer_groups
+        self._windows = [group.spec.window for group in ground.layout.groups]
         self._eager = eager
         self._rooms = rooms_for(table.max_rows, max_tokens, fresh=ahead.fresh_rooms)
         self._by_size = tightest_first(self._rooms)
@@ -144,6 +133,7 @@ class CapturedLauncher:
         if step is None:
             self._asked[room] += 1
             if self._asked[room] >= PATIENCE:
+                self._asked[room] = -GRUDGE
                 step = self._steps[room] = self._capture(room)
         if room is able[0]:  # no better one will come
             self._settled = step
@@ -198,8 +188,6 @@ class CapturedLauncher:
                 seq_lens=on_device[2],
                 positions=into.positions,
                 block_size=self._table.block_size,
-                max_query_len=room.tokens if room.mixed else 1,
-                max_seq_len=self._table.width,
                 num_rows=room.rows,
                 query_lens=[],
                 seq_lens_host=[],
@@ -221,7 +209,7 @@ class CapturedLauncher:
             return step.chosen[0]
 
         def tail(_: Cut) -> Tensor:
-            tokens = self._head.likeliest(step.chosen[0])
+            tokens = self._model.likeliest(step.chosen[0])
             self._table.write(rows, positions, tokens)
             return tokens
 
@@ -239,14 +227,14 @@ class CapturedLauncher:
         logits, counts = self._logits[: rows.shape[0]], self._counts[: rows.shape[0]]
 
         def score(_: Cut) -> Tensor:
-            return logits.copy_(self._head(step.chosen[0]))
+            return logits.copy_(self._model.logits(step.chosen[0]))
 
         def draw(_: Cut) -> Tensor:
             columns = Columns(self._table.columns.index_select(0, rows))
-            self._penalize(logits, counts, said_of(columns, self._table.tokens, rows, positions))
+            self._ops.penalize(logits, counts, said_of(columns, self._table.tokens, rows, positions))
             over_temperature(logits, columns)
-            self._narrow(logits, columns.top_k, columns.top_p, columns.min_p)
-            tokens = self._draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)
+            self._ops.narrow(logits, columns.top_k, columns.top_p, columns.min_p)
+            tokens = self._ops.draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)
             self._table.write(rows, positions, tokens)
             return tokens
 

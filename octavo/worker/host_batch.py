@@ -24,8 +24,8 @@ class HostBatchBuilder(BatchBuilder):
         self._host_table = self._block_table.numpy()
         self._host_start, self._host_seq_lens = self._query_start.numpy(), self._seq_lens.numpy()
 
-    def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
-        shape = self._checked(plan, pad_rows)
+    def build(self, plan: StepPlan) -> Batch:
+        shape = self._checked(plan)
         token_rows, positions = shape.places()
         total, count, size, width = shape.total, shape.rows.size, self._table.block_size, self._width(shape)
         self._host_ids[:total] = self._tokens[token_rows, positions]

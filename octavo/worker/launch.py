@@ -7,9 +7,10 @@ from typing import Protocol
 from torch import Tensor
 
 from octavo.base.plan import StepPlan
+from octavo.base.specs import KVLayout
 from octavo.kernels.context import ForwardContext
 from octavo.worker.batch import Batch, BatchBuilder
-from octavo.worker.head.generate import GenerateHead, Model
+from octavo.worker.model import Model
 from octavo.worker.table import RequestTable
 
 
@@ -33,6 +34,16 @@ class Draws:
     draw: Callable[[], Tensor]  # tokens [S] int64 from them as they stand then; writes them into the table
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What steps work on, however they are launched."""
+
+    table: RequestTable
+    model: Model
+    layout: KVLayout
+    kv: list[Tensor]  # layer -> its part of each block; see worker/assemble.kv_views
+
+
 class Launcher(Protocol):
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
         """Enqueue the model on a plan that the table has taken in. `whole`: all hidden states will be read."""
@@ -46,26 +57,15 @@ class Launcher(Protocol):
 class EagerLauncher:
     """Builds the batch and calls the model."""
 
-    def __init__(
-        self,
-        table: RequestTable,
-        builder: BatchBuilder,
-        model: Model,
-        head: GenerateHead,
-        kv: list[Tensor],
-        layer_group: list[int],
-    ) -> None:
-        self._table = table
+    def __init__(self, ground: Ground, builder: BatchBuilder) -> None:
+        self._ground = ground
         self._builder = builder
-        self._model = model
-        self._head = head
-        self._kv = kv
-        self._layer_group = layer_group
+        self._layer_group = ground.layout.layer_groups
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:  # noqa: ARG002 - all are there anyway
         batch = self._builder.build(plan)
-        context = ForwardContext(batch.groups, self._layer_group, self._kv, batch.prompt_lens)
-        hidden = self._model(batch.input_ids, batch.positions, context)
+        context = ForwardContext(batch.groups, self._layer_group, self._ground.kv, batch.prompt_lens)
+        hidden = self._ground.model(batch.input_ids, batch.positions, context)
         chosen = hidden.index_select(0, batch.sample_index)
         return Launched(plan, batch, hidden, chosen, lambda: self._greedy(batch, chosen))
 
@@ -73,6 +73,6 @@ class EagerLauncher:
         return False
 
     def _greedy(self, batch: Batch, chosen: Tensor) -> Tensor:
-        tokens = self._head.likeliest(chosen)
-        self._table.write(batch.sample_rows, batch.sample_positions, tokens)
+        tokens = self._ground.model.likeliest(chosen)
+        self._ground.table.write(batch.sample_rows, batch.sample_positions, tokens)
         return tokens

@@ -15,7 +15,7 @@ from octavo.base.plan import StepPlan
 from octavo.base.wire import TokenLogprobs
 from octavo.kernels.ops import Describe
 from octavo.worker.batch import Batch
-from octavo.worker.head.generate import GenerateHead
+from octavo.worker.model import Model
 from octavo.worker.sample.logprobs import unpack
 from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
@@ -89,14 +89,14 @@ class PromptLogprobs:
             tops=tops[entries].tolist(),
         )
 
-    def compute(self, hidden: Tensor, head: GenerateHead, spans: PromptSpans) -> Tensor:
+    def compute(self, hidden: Tensor, model: Model, spans: PromptSpans) -> Tensor:
         """`describe` of all positions ``[P, 3 + 2 top]`` int32, on the device."""
         tokens = self._table.read(spans.rows, spans.positions).long()
         top = max(spans.tops)
         parts = []
         for start in range(0, tokens.numel(), self._slab):
             span = slice(start, start + self._slab)
-            parts.append(self._describe(head(hidden.index_select(0, spans.index[span])), tokens[span], top))
+            parts.append(self._describe(model.logits(hidden.index_select(0, spans.index[span])), tokens[span], top))
         return torch.cat(parts)
 
 

@@ -25,9 +25,9 @@ from octavo.kernels.ops import Compiler, Ops
 from octavo.models.arch import Architecture
 from octavo.models.decoder import build
 from octavo.platform.cpu import CpuPlatform
-from octavo.worker.assemble import ahead_ops, allocate_kv, batch_builder, captured, kv_views, layer_groups
-from octavo.worker.head.generate import GenerateHead
-from octavo.worker.launch import EagerLauncher, Launcher
+from octavo.worker.assemble import ahead_ops, allocate_kv, batch_builder, kv_views
+from octavo.worker.captured import CapturedLauncher
+from octavo.worker.launch import EagerLauncher, Ground, Launcher
 from octavo.worker.scratch import PROBE_BLOCKS, largest_plan, next_plan, small_plan, smallest_plan, warm_tokens
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
@@ -158,13 +158,11 @@ def _launcher(ops: Ops, part: Part) -> Launcher:
     sizes = resolved.max_num_seqs, resolved.max_model_len, arch.vocab_size
     table = RequestTable(platform, stager, layout, *sizes, ops.write_tokens)
     ahead = ahead_ops(ops, layout, part.kv_dtype, arch.query_group)
-    builder = batch_builder(platform, table, stager, resolved, ahead)
-    kv = kv_views(allocate_kv(platform.zeros, layout, part.kv_dtype), layout)
-    head = GenerateHead(model)
-    eager = EagerLauncher(table, builder, model, head, kv, layer_groups(layout))
+    ground = Ground(table, model, layout, kv_views(allocate_kv(platform.zeros, layout, part.kv_dtype), layout))
+    eager = EagerLauncher(ground, batch_builder(platform, table, stager, resolved, ahead))
     if not part.capture or ahead is None:
         return eager
-    return captured(platform, ops, ahead, stager, table, model, head, layout, kv, eager, resolved)
+    return CapturedLauncher(platform, stager, ahead, ops, ground, eager, resolved.max_num_batched_tokens)
 
 
 def _enough(arch: Architecture) -> int:

@@ -14,9 +14,9 @@ from torch import Tensor
 from octavo.base.errors import EngineError
 from octavo.base.plan import StepPlan
 from octavo.platform.base import Platform
-from octavo.worker.head.generate import GenerateHead
 from octavo.worker.landing import Landing
 from octavo.worker.launch import Launched, Launcher
+from octavo.worker.model import Model
 from octavo.worker.pending import FailedPending, Outputs, StepPending, failure
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.sample.sampler import Drawn, Prepared, Sampler
@@ -46,7 +46,7 @@ class Runner:
         stager: Stager,
         table: RequestTable,
         launcher: Launcher,
-        head: GenerateHead,
+        model: Model,
         sampler: Sampler,
         prompt_logprobs: PromptLogprobs,
     ) -> None:
@@ -55,7 +55,7 @@ class Runner:
         self._landing = Landing(platform, table.max_rows)
         self._table = table
         self._launcher = launcher
-        self._head = head
+        self._model = model
         self._sampler = sampler
         self._prompt_logprobs = prompt_logprobs
         self._begun: _Begun | EngineError | None = None
@@ -98,7 +98,7 @@ class Runner:
     def _with_logits(self, launched: Launched) -> "_Begun":
         if launched.draws is not None and self._sampler.bare(launched.batch.host_sample_rows):
             return _Begun(launched, None, launched.draws.score())
-        return _Begun(launched, self._sampler.prepare(launched.batch), self._head(launched.chosen))
+        return _Begun(launched, self._sampler.prepare(launched.batch), self._model.logits(launched.chosen))
 
     @torch.inference_mode()
     def _sample(self, begun: "_Begun", riders: dict[str, Any]) -> StepPending:
@@ -109,11 +109,11 @@ class Runner:
             if riders and begun.logits is None:
                 begun = self._with_logits(launched)
             drawn = self._draw(begun, riders)
-        # After the draw: a head may write over the logits that it gave last.
+        # After the draw: a model may write over the logits that it gave last.
         spans = self._prompt_logprobs.prepare(batch)
         prompt = None
         if spans is not None and launched.hidden is not None:
-            prompt = self._prompt_logprobs.compute(launched.hidden, self._head, spans)
+            prompt = self._prompt_logprobs.compute(launched.hidden, self._model, spans)
         prepared = begun.prepared
         outputs = Outputs(
             tokens=self._landing.take(drawn.tokens) if drawn else None,

@@ -22,8 +22,8 @@ class StagedBatchBuilder(BatchBuilder):
         self._lines = Lines(table.tokens, table.blocks, table.columns[:, NUM_PROMPT])
         self._sampled = torch.zeros(3, max_rows, dtype=torch.int64, device=table.tokens.device)
 
-    def build(self, plan: StepPlan, pad_rows: int = 0) -> Batch:
-        shape = self._checked(plan, pad_rows)
+    def build(self, plan: StepPlan) -> Batch:
+        shape = self._checked(plan)
         places = shape.sample_index, shape.rows[shape.sample], shape.seq_lens[shape.sample]
         numbers = shape.rows, shape.query_start, shape.seq_lens, *places
         rows, query_start, seq_lens, *sampled = self._stager.send([ints(each) for each in numbers])

@@ -68,7 +68,7 @@ class Worker:
         self._sleeper = Sleeper(self._platform, self._memory, self._drop_weights, self._fill)
         self._rehearsal: Rehearsal | None = None
         self._decoder: Decoder | None = None
-        self._model: Any = None  # worker/head/generate.Model
+        self._model: Any = None  # worker/model.Model
         self._runner: Runner | None = None
 
     def load(self) -> None:

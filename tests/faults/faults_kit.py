@@ -155,6 +155,6 @@ async def idle(client: EngineClient, seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
             stats = await client.control("stats")
-            if stats["running"] == stats["waiting"] == stats["kv_usage"] == client.open_streams == 0:
+            if stats["running"] == stats["waiting"] == stats["kv_usage"] == len(client._journal) == 0:
                 return
             await asyncio.sleep(0.02)

@@ -89,7 +89,7 @@ def finish(client, tokens):
 
 
 def test_the_arena_works_here(client):
-    assert client.engine.core.executor._worker._memory.why_not == ""
+    assert client.engine.core.executor._memory.why_not == ""
 
 
 def test_arena_addresses_and_contents():
@@ -116,7 +116,7 @@ def test_arena_addresses_and_contents():
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_memory_goes_and_tokens_stay(client, level):
-    worker = client.engine.core.executor._worker
+    worker = client.engine.core.executor
     steps = {room: id(step) for room, step in worker._runner._launcher._launcher._steps.items()}
     assert steps
     client.control(
@@ -168,7 +168,7 @@ def test_a_card_that_others_hold_part_of(folder):
     free, _ = torch.cuda.mem_get_info()
     others = torch.empty(free - (6 << 30), dtype=torch.uint8, device="cuda")
     client = InprocClient(assemble(engine_config(model=folder, device="cuda", load_format="dummy")))
-    layout = client.engine.core.executor._worker._runner._table
+    layout = client.engine.core.executor._runner._table
     assert layout.num_blocks > 100
     assert len(generate(client, count=2, max_tokens=8)["r0"]) == 8
     client.close()

@@ -7,6 +7,7 @@ import pytest
 
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.sched.fair import OUTPUT_WEIGHT, FairQueue
+from octavo.sched.gates import Gate
 from octavo.sched.limits import Limits
 from octavo.sched.priority import MAX_PREEMPTIONS
 from octavo.sched.request import Request
@@ -24,7 +25,6 @@ def simulation(policy: str, *, num_blocks: int = 401, rows: int = ROWS, seed: in
         max_waiting=5000,
         scheduling_policy=policy,
         prefix_caching=False,
-        vocab_size=VOCAB,
     )
     return Simulation(World(depth=2, num_blocks=num_blocks, vocab_size=VOCAB, limits=limits), seed)
 
@@ -211,13 +211,9 @@ def test_nobody_gives_way_in_vain() -> None:
 
 
 def test_nobody_gives_way_to_one_whom_a_gate_holds_back() -> None:
-    class Closed:
-        def open(self, num_running: int, past: object) -> None: ...
-
+    class Closed(Gate):
         def allow(self, request: Request, num_tokens: int) -> int:
             return 0 if request.row < 0 else num_tokens
-
-        def spend(self, request: Request, num_tokens: int) -> None: ...
 
     sim = simulation("priority", rows=2)
     for id in ("a", "b"):

@@ -76,8 +76,6 @@ def decode_meta(lens: list[int], device: torch.device) -> AttentionMeta:
         seq_lens=seq_lens.to(device),
         positions=(seq_lens.long() - 1).to(device),
         block_size=BLOCK,
-        max_query_len=1,
-        max_seq_len=max(lens),
         num_rows=len(lens),
         query_lens=[1] * len(lens),
         seq_lens_host=lens,

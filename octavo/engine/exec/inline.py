@@ -1,6 +1,6 @@
 """The worker in the engine's own process.
 
-A GPU runs by itself, so the worker is called directly. On a CPU with more than one step in flight everything the
+A GPU runs by itself, so the worker is the executor. On a CPU with more than one step in flight everything the
 worker does happens in one thread of its own, in order, so that planning goes on beside it.
 """
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def InlineExecutor(files: Any, resolved: Resolved, config: EngineConfig) -> Executor:
-    """The executor of this kind that fits: direct, or with a thread. Loads the weights."""
+    """The worker itself, or a thread that it lives in. Loads the weights."""
 
     def make() -> Worker:
         worker = Worker(files, resolved, config)
@@ -27,45 +27,7 @@ def InlineExecutor(files: Any, resolved: Resolved, config: EngineConfig) -> Exec
 
     if resolved.device == "cpu" and resolved.depth > 1:
         return ThreadedExecutor(make)
-    return DirectExecutor(make)
-
-
-class DirectExecutor:
-    """Calls the worker where it stands; the device, if it is not this CPU, works on by itself."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._worker = make()
-
-    def kv_capacity(self) -> int:
-        return int(self._worker.kv_capacity())
-
-    def adopt(self, resolved: Resolved) -> None:
-        self._worker.adopt(resolved)
-
-    def kv_dtype(self) -> str:
-        return str(self._worker.kv_dtype())
-
-    def start(self, layout: KVLayout) -> None:
-        self._worker.start(layout)
-
-    def forward(self, plan: StepPlan) -> None:
-        self._worker.forward(plan)
-
-    def sample(self, riders: dict[str, Any]) -> Pending:
-        pending: Pending = self._worker.sample(riders)
-        return pending
-
-    def prepare(self) -> bool:
-        return bool(self._worker.prepare())
-
-    def sleep(self, level: int) -> int:
-        return int(self._worker.sleep(level))
-
-    def wake(self, tags: Sequence[str]) -> list[str]:
-        return list(self._worker.wake(tags))
-
-    def shutdown(self) -> None:
-        self._worker.shutdown()
+    return make()
 
 
 class ThreadedExecutor:

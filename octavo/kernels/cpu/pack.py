@@ -1,12 +1,13 @@
 """From a checkpoint's tensors to packed weights; csrc/format.h says how those lie in memory."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from octavo.kernels.cpu.loader import native
+from octavo.kernels.entry import Entry
 
 BLOCK_TYPES = {
     "Q4_0": 2,
@@ -29,27 +30,13 @@ LAYOUTS = {"F32": 7, "F16": 8, "BF16": 9, "int8": 5, "int4": 1}
 _TORCH_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-class Stored(Protocol):
-    """A tensor of a checkpoint, not read yet (weights/source.Entry)."""
-
-    @property
-    def shape(self) -> Any: ...
-
-    @property
-    def qtype(self) -> str: ...
-
-    def load(self, dtype: torch.dtype) -> Tensor: ...
-
-    def raw(self) -> Tensor: ...
-
-
 ONE_PLANE, TWO_PLANES = 1, 2
 
 Parts = Sequence[tuple[Any, int, int]]
 """A stacked product for the kernels: (weight, its first output, address of that output's bias or 0)."""
 
 
-def pack_rows(machine: Any, entry: Stored, rows: slice, quantization: str | None) -> Any:
+def pack_rows(machine: Any, entry: Entry, rows: slice, quantization: str | None) -> Any:
     """A packed weight from some rows of a matrix ``[rows, columns]``.
 
     Block formats keep their codes. Floats keep their type, or become `quantization` (int8, int4).

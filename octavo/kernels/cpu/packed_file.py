@@ -19,8 +19,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from filelock import FileLock
 from msgspec import Struct
 
+from octavo.base.folders import cache_folder
 from octavo.kernels.cpu.loader import native
 
 log = logging.getLogger(__name__)
@@ -117,14 +119,16 @@ class PackedFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if not _make_room(self._path.parent, start + at):
                 return
-            with open(part, "wb") as file:
+            # Two starts at once: who came second must not empty the part under the first one's hands.
+            with FileLock(self._path.with_suffix(".lock"), timeout=0), open(part, "wb") as file:
                 file.write(line)
                 for piece, (_, weight) in zip(pieces, made):
                     file.seek(start + piece.offset)
                     file.write((ctypes.c_char * weight.nbytes).from_address(weight.data))
                 file.truncate(start + at + _PAGE)  # kernels look a little ahead
-            part.replace(self._path)
-        except OSError as error:
+                file.flush()
+                part.replace(self._path)
+        except OSError as error:  # of the lock too: somebody else writes the same
             log.debug("packed weights are not kept: %s", error)
 
 
@@ -134,7 +138,8 @@ def packed_file(paths: Sequence[Path], quantization: str | None) -> PackedFile:
     for path in paths:
         status = path.stat()
         facts.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
-    return PackedFile(_folder() / f"{hashlib.sha256(chr(10).join(facts).encode()).hexdigest()[:32]}.packed")
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+    return PackedFile(cache_folder() / "packed" / f"{digest}.packed")
 
 
 def _make_room(folder: Path, need: int) -> bool:
@@ -149,8 +154,3 @@ def _make_room(folder: Path, need: int) -> bool:
         total -= path.stat().st_size
         path.unlink(missing_ok=True)
     return True
-
-
-def _folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "octavo" / "packed"

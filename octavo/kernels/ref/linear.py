@@ -3,8 +3,9 @@
 from torch import Tensor
 from torch.nn import functional as F
 
+from octavo.kernels.context import Norm
 from octavo.kernels.ref.act import act_mul
-from octavo.kernels.ref.norm import add_rms_norm, rms_norm
+from octavo.kernels.ref.norm import add_rms_norm
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -18,18 +19,9 @@ def linear_parts(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def normed_linear(
-    x: Tensor,
-    residual: Tensor | None,
-    norm: Tensor,
-    eps: float,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
+    x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None, activation: str | None
 ) -> tuple[Tensor, Tensor]:
     """See kernels/ops.NormedLinear."""
-    if residual is None:
-        normed, total = rms_norm(x, norm, eps), x
-    else:
-        normed, total = add_rms_norm(x, residual, norm, eps)
+    normed, total = add_rms_norm(x, norm.residual, norm.weight, norm.eps)
     y = linear(normed, weight, bias)
     return (y if activation is None else act_mul(y, activation)), total

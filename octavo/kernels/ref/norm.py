@@ -11,8 +11,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (wide * scale).mul_(weight).to(x.dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normed sum and the sum: ``[T, E] x 2 -> [T, E] x 2``; x may be parts ``[S, T, E]``."""
+    if residual is None:
+        return rms_norm(x, weight, eps), x
     if x.dim() > residual.dim():
         x = x.sum(0).to(residual.dtype)
     total = x + residual

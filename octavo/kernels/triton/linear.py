@@ -8,10 +8,11 @@ Legend: T tokens, K input size, N output features, S parts of K.
 import torch
 from torch.nn import functional as F
 
+from octavo.kernels.context import Norm
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.linear_one import Norm, fits_one, one_token_linear
+from octavo.kernels.triton.linear_one import fits_one, one_token_linear
 from octavo.kernels.triton.linear_some import shape_in_parts, shape_whole, some_token_linear
-from octavo.kernels.triton.norm import add_rms_norm, rms_norm
+from octavo.kernels.triton.norm import add_rms_norm
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -31,22 +32,13 @@ def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def normed_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str | None,
+    x: torch.Tensor, norm: Norm, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `NormedLinear` in kernels/ops: one kernel for one token, two for tens, three for more."""
     if fits_one(x):
-        y, total = one_token_linear(x, weight, bias, Norm(norm, eps, residual), activation or "none")
+        y, total = one_token_linear(x, weight, bias, norm, activation or "none")
         return y, x if total is None else total
-    if residual is None:
-        normed, total = rms_norm(x, norm, eps), x
-    else:
-        normed, total = add_rms_norm(x, residual, norm, eps)
+    normed, total = add_rms_norm(x, norm.residual, norm.weight, norm.eps)
     if activation is None:
         return linear(normed, weight, bias), total
     shape = shape_whole(normed, weight.shape[0] // 2, gate=True)

@@ -7,12 +7,11 @@ after, ride along: each program makes the sum of squares for itself.
 Legend: K input size, N output features.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
+from octavo.kernels.context import Norm
 from octavo.kernels.triton.act import gated
 from octavo.kernels.triton.common import LAUNCH, let_next_start, pow2, wait_for_inputs
 
@@ -22,15 +21,6 @@ MAX_ROW = 16_384
 def fits_one(x: torch.Tensor) -> bool:
     """Whether x is one token, of a type and length that this file is for. Sums in fp32 keep torch's order."""
     return x.dim() == 2 and x.shape[0] == 1 and x.dtype != torch.float32 and x.shape[1] <= MAX_ROW
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """``rms_norm(x + residual)`` before the product; residual ``[T, K]`` or None, weight ``[K]``."""
-
-    weight: torch.Tensor
-    eps: float
-    residual: torch.Tensor | None
 
 
 @triton.jit

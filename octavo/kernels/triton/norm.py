@@ -59,9 +59,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``residual + x`` normed, and the sum: ``[T, E] x 2 -> [T, E] x 2``; x may be fp32 parts ``[S, T, E]``."""
+    if residual is None:
+        return rms_norm(x, weight, eps), x
     tokens, size = residual.shape
     parts = x.shape[0] if x.dim() > 2 else 1
     y = torch.empty((tokens, size), dtype=residual.dtype, device=x.device)

@@ -2,29 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from octavo.kernels.context import Norm
+from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
 
 Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Makes a tensor of unset contents where a model's weights live."""
-
-
-class Entry(Protocol):
-    """One tensor of a checkpoint, not read yet (weights/source.py makes them)."""
-
-    @property
-    def shape(self) -> Any: ...
-
-    @property
-    def qtype(self) -> str: ...
-
-    def load(self, dtype: torch.dtype) -> Tensor: ...
-
-    def raw(self) -> Tensor: ...
 
 
 class QuantMethod(ABC):
@@ -73,23 +60,12 @@ class QuantMethod(ABC):
         """All weights are there. A format may have something to do then."""
 
     def apply_normed(
-        self,
-        ops: Ops,
-        layer: nn.Module,
-        x: Tensor,
-        residual: Tensor | None,
-        norm: Tensor,
-        eps: float,
-        bias: Tensor | None,
-        activation: str | None,
+        self, ops: Ops, layer: nn.Module, x: Tensor, norm: Norm, bias: Tensor | None, activation: str | None
     ) -> tuple[Tensor, Tensor]:
         """The product of the norm of ``residual + x``, perhaps gated, and that sum; see kernels/ops.NormedLinear.
 
         Put together from its parts; a format with a fused kernel overrides it.
         """
-        if residual is None:
-            normed, total = ops.rms_norm(x, norm, eps), x
-        else:
-            normed, total = ops.add_rms_norm(x, residual, norm, eps)
+        normed, total = ops.add_rms_norm(x, norm.residual, norm.weight, norm.eps)
         y = self.apply(ops, layer, normed, bias)
         return (y if activation is None else ops.act_mul(y, activation)), total

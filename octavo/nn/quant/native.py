@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from octavo.kernels.cpu.pack import BLOCK_TYPES, FLOAT_TYPES, TWO_PLANES, Parts, linear, pack_rows
 from octavo.kernels.cpu.packed_file import PackedFile
+from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Empty, Entry, QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 
 
 @dataclass(slots=True)
@@ -49,14 +50,8 @@ class Native(QuantMethod):
         self.exact = True  # whether all weights so far are kept in fp32
         self.block_types: Counter[str] = Counter()  # values in each quantized form of the file
 
-    def create(
-        self,
-        layer: nn.Module,
-        in_features: int,  # noqa: ARG002
-        out_features: int,
-        dtype: torch.dtype,  # noqa: ARG002
-        empty: Empty,  # noqa: ARG002
-    ) -> None:
+    def create(self, layer: nn.Module, in_features: int, out_features: int, dtype: torch.dtype, empty: Empty) -> None:
+        del in_features, dtype, empty
         layer.packed = Packed(out_features)  # type: ignore[assignment]
 
     def load(self, layer: nn.Module, rows: slice, entry: Entry) -> None:
@@ -88,13 +83,9 @@ class Native(QuantMethod):
         return linear(self.machine, weight.parts(bias), x, weight.out_features, planes=TWO_PLANES)
 
     def create_table(
-        self,
-        layer: nn.Module,
-        vocab_size: int,  # noqa: ARG002
-        hidden_size: int,  # noqa: ARG002
-        dtype: torch.dtype,  # noqa: ARG002
-        empty: Empty,  # noqa: ARG002
+        self, layer: nn.Module, vocab_size: int, hidden_size: int, dtype: torch.dtype, empty: Empty
     ) -> None:
+        del vocab_size, hidden_size, dtype, empty
         layer.table = None  # type: ignore[assignment]
 
     def load_table(self, layer: nn.Module, entry: Entry) -> None:

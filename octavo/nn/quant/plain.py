@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from octavo.kernels.context import Norm
+from octavo.kernels.entry import Entry
 from octavo.kernels.ops import Ops
-from octavo.nn.quant.base import Empty, Entry, QuantMethod
+from octavo.nn.quant.base import Empty, QuantMethod
 
 
 class Plain(QuantMethod):
@@ -40,14 +42,6 @@ class Plain(QuantMethod):
         return ops.linear(x, layer.get_parameter("weight"), None)
 
     def apply_normed(
-        self,
-        ops: Ops,
-        layer: nn.Module,
-        x: Tensor,
-        residual: Tensor | None,
-        norm: Tensor,
-        eps: float,
-        bias: Tensor | None,
-        activation: str | None,
+        self, ops: Ops, layer: nn.Module, x: Tensor, norm: Norm, bias: Tensor | None, activation: str | None
     ) -> tuple[Tensor, Tensor]:
-        return ops.normed_linear(x, residual, norm, eps, layer.get_parameter("weight"), bias, activation)
+        return ops.normed_linear(x, norm, layer.get_parameter("weight"), bias, activation)

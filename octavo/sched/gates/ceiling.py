@@ -1,11 +1,11 @@
 """Smaller steps for a while: what is left to do when the device has no memory for larger ones."""
 
-from octavo.sched.gates.base import Past
+from octavo.sched.gates.base import Gate, Past
 from octavo.sched.gates.rows import RowPool
 from octavo.sched.request import NO_ROW, Request
 
 
-class CeilingGate:
+class CeilingGate(Gate):
     """At most `rows` requests and about `tokens` tokens in a step; None: no bound. Every running request still gets
     its one token, so a bound holds for those that start after it was set."""
 

@@ -1,10 +1,10 @@
 """Prompts that come together take turns, so that those in front are answered before those behind are computed."""
 
-from octavo.sched.gates.base import Past
+from octavo.sched.gates.base import Gate, Past
 from octavo.sched.request import Request
 
 
-class CrowdGate:
+class CrowdGate(Gate):
     """Bounds what several prompts may compute in one step; the first of a step may have all of it. 0: no bound.
 
     All that a step computes is answered at its end. Beyond some thousands of tokens a larger one is no faster, and

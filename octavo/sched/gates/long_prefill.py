@@ -1,6 +1,6 @@
 """Long prompts in slices while others run, so that nobody's next token waits for a whole prompt."""
 
-from octavo.sched.gates.base import HOLD, Past
+from octavo.sched.gates.base import HOLD, Gate, Past
 from octavo.sched.limits import Slicing
 from octavo.sched.request import Request
 
@@ -8,7 +8,7 @@ LEAST = 64  # tokens of a slice however deep the past: fewer fill no tile of att
 GRAIN = 64  # tokens by which slices grow
 
 
-class LongPrefillGate:
+class LongPrefillGate(Gate):
     """Bounds what one request may compute beside others.
 
     Without reach and beside: vLLM's ``long_prefill_token_threshold``. With a reach, slices shrink as the request's past

@@ -1,10 +1,10 @@
 """After a step that failed: who was in it starts again in small groups, until the one at fault is alone."""
 
-from octavo.sched.gates.base import Past
+from octavo.sched.gates.base import Gate
 from octavo.sched.request import NO_ROW, Request
 
 
-class ProbationGate:
+class ProbationGate(Gate):
     """`suspects`: request id -> how many computed tokens clear it. At most `group` of them run at once; nobody else
     is held up, but for standing in line behind them."""
 
@@ -28,9 +28,6 @@ class ProbationGate:
         """It has ended, or is free."""
         self.suspects.pop(id, None)
         self._trying.discard(id)
-
-    def open(self, num_running: int, past: Past) -> None:
-        """Groups do not change with the step."""
 
     def allow(self, request: Request, num_tokens: int) -> int:
         """All, unless it is a suspect whose group has not come up."""

@@ -1,6 +1,6 @@
 """Rows of the worker's table: a request needs one to run."""
 
-from octavo.sched.gates.base import Past
+from octavo.sched.gates.base import Gate
 from octavo.sched.request import NO_ROW, Request
 
 
@@ -36,18 +36,12 @@ class RowPool:
         return dropped
 
 
-class RowGate:
+class RowGate(Gate):
     """No row, no start."""
 
     def __init__(self, rows: RowPool) -> None:
         self._rows = rows
 
-    def open(self, num_running: int, past: Past) -> None:
-        """Rows do not change with the step."""
-
     def allow(self, request: Request, num_tokens: int) -> int:
         """All, if it has a row or one is free."""
         return num_tokens if request.row != NO_ROW or self._rows.num_free else 0
-
-    def spend(self, request: Request, num_tokens: int) -> None:
-        """Rows are taken from the pool itself."""

@@ -1,10 +1,10 @@
 """The token budget of a step."""
 
-from octavo.sched.gates.base import Past
+from octavo.sched.gates.base import Gate, Past
 from octavo.sched.request import Request
 
 
-class TokenGate:
+class TokenGate(Gate):
     """At most `budget` tokens in a step. Every running request has one of them set aside, so a long prompt slows
     those that decode but never stops them."""
 

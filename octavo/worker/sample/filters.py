@@ -8,8 +8,8 @@ from octavo.kernels import ops
 from octavo.kernels.ref.search import best_until
 from octavo.worker.columns import Columns, is_greedy
 from octavo.worker.sample.masks import NEVER
-from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, slabs, take
-from octavo.worker.staging import Ints
+from octavo.worker.sample.step import Asked, SampleStep, chosen, give, slabs, take
+from octavo.worker.staging import Ints, Longs
 
 
 class _Filter:

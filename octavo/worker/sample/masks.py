@@ -13,8 +13,8 @@ from torch import Tensor
 
 from octavo.base.plan import AddedRow
 from octavo.kernels.ops import Forbid
-from octavo.worker.sample.step import Longs, SampleStep
-from octavo.worker.staging import Ints, float_bits, ints
+from octavo.worker.sample.step import SampleStep
+from octavo.worker.staging import Ints, Longs, float_bits, ints
 
 NEVER = -float("inf")
 

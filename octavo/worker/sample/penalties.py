@@ -12,8 +12,8 @@ from octavo.base.wire import Sampling
 from octavo.kernels import ops
 from octavo.kernels.context import Said
 from octavo.worker.columns import Columns
-from octavo.worker.sample.step import Asked, Longs, SampleStep, chosen, give, slabs, take
-from octavo.worker.staging import Ints
+from octavo.worker.sample.step import Asked, SampleStep, chosen, give, slabs, take
+from octavo.worker.staging import Ints, Longs
 
 
 def penalizes(sampling: Sampling) -> bool:

@@ -12,10 +12,9 @@ from octavo.base.plan import NONE_LEFT, AddedRow, StepPlan
 from octavo.kernels.ops import Ops
 from octavo.worker.batch import Batch
 from octavo.worker.columns import Columns, is_bare, is_greedy, is_plain
-from octavo.worker.sample.draw import draw
 from octavo.worker.sample.logprobs import describe_all
-from octavo.worker.sample.step import LogitRule, Longs, RiderRule, SampleStep
-from octavo.worker.staging import Ints, Stager, ints
+from octavo.worker.sample.step import TOKEN_STREAM, LogitRule, RiderRule, SampleStep
+from octavo.worker.staging import Ints, Longs, Stager, ints
 from octavo.worker.table import RequestTable
 
 
@@ -123,14 +122,20 @@ class Sampler:
         self.apply_riders(logits, riders)
         for rule, staged in prepared.rules:
             rule.apply(logits, prepared.step, staged)
-        step = prepared.step
-        tokens = draw(self._ops, logits, step.positions, step.columns, prepared.any_random)
+        tokens = self._draw(logits, prepared)
         if sound is not None:
             tokens = torch.where(sound, torch.where(tokens < 0, NONE_LEFT, tokens), -1)
         if raw is None or prepared.wanted_index is None:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
         return Drawn(tokens, describe_all(self._ops.describe, raw, chosen, max(prepared.tops), prepared.asked))
+
+    def _draw(self, logits: Tensor, prepared: Prepared) -> Tensor:
+        """Tokens ``[S]`` int64 from logits ``[S, V]``; -1 where a row's are not finite or forbid every token."""
+        if not prepared.any_random:
+            return self._ops.greedy(logits)
+        step, columns = prepared.step, prepared.step.columns
+        return self._ops.draw(logits, columns.seed, step.positions, columns.temperature, TOKEN_STREAM)
 
     def apply_riders(self, logits: Tensor, riders: Mapping[str, Any]) -> None:
         """Have the rules that read them write over logits ``[S, V]``."""

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
 from octavo.worker.columns import Columns
-from octavo.worker.staging import Ints
+from octavo.worker.staging import Ints, Longs
 
-Longs = npt.NDArray[np.int64]
+TOKEN_STREAM = 0
+"""The stream of random numbers that tokens are drawn from. A row's number depends on its seed and on the position where
+the token will stand, so neighbours, preemption and planning ahead do not change it."""
 
 
 @dataclass(slots=True)

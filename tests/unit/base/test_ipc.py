@@ -58,6 +58,22 @@ def test_folders_of_dead_processes_go_and_others_stay(monkeypatch):
     shutil.rmtree(base)
 
 
+def test_a_folder_that_is_just_being_made_is_not_swept_away(monkeypatch):
+    base = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+    lock = ipc.fcntl.flock
+
+    def lock_late(file, how):
+        monkeypatch.setattr(ipc.fcntl, "flock", lock)
+        ipc._sweep(base)
+        lock(file, how)
+
+    monkeypatch.setattr(ipc.fcntl, "flock", lock_late)
+    folder = ipc.RuntimeDir()
+    assert folder.path.exists()
+    shutil.rmtree(base)
+
+
 def test_runtime_dir_under_a_path_too_long_for_a_socket(monkeypatch, tmp_path):
     deep = tmp_path / ("d" * 120)
     deep.mkdir()

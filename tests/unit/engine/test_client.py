@@ -58,7 +58,7 @@ async def test_streams_side_by_side_give_their_own_tokens(depth):
         wanted = [request(f"r{i}", list(range(i, i + 5)), max_tokens=30) for i in range(20)]
         results = await asyncio.gather(*(read(client.submit(one)) for one in wanted))
         assert results == [expected(one) for one in wanted]
-        assert client.open_streams == 0
+        assert len(client._journal) == 0
         assert client.still_s == 0.0
         assert client.stats.generation_tokens == sum(len(tokens) for tokens, _ in results)
         assert client.ready.vocab_size == fakes.VOCAB
@@ -85,7 +85,7 @@ async def test_close_and_drop_of_a_stream_abort_on_the_engine():
         told = await client.control("stats")
         assert told["generation_tokens"] < 200
         assert told["kv_usage"] == 0
-        assert client.open_streams == 0
+        assert len(client._journal) == 0
 
 
 async def test_abort_by_id_ends_the_stream_with_a_reason():
@@ -157,7 +157,7 @@ async def test_garbage_on_the_sockets_changes_nothing():
         assert await read(stream) == expected(wanted)
         assert await client.control("ping") > 0
         await asyncio.sleep(0.05)
-        assert client.dropped_frames == 100
+        assert client._epoch.link.receiver.dropped == 100
         context.destroy(linger=0)
 
 

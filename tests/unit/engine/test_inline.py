@@ -9,7 +9,7 @@ from engine_fakes import expected, request, run
 
 from octavo.base.errors import EngineError
 from octavo.engine.assemble import Phases, finish
-from octavo.engine.exec.inline import DirectExecutor, ThreadedExecutor
+from octavo.engine.exec.inline import ThreadedExecutor
 from octavo.engine.exec.registry import EXECUTORS
 from octavo.engine.resolve import resolve
 from octavo.testing.fake_executor import FakeExecutor
@@ -31,10 +31,10 @@ def core_over(executor, depth):
     return finish(config, resolved, fakes.ARCH.kv_specs(), fakes.VOCAB, executor, Phases()).core
 
 
-@pytest.mark.parametrize(("kind", "depth"), [(DirectExecutor, 1), (ThreadedExecutor, 1), (ThreadedExecutor, 2)])
+@pytest.mark.parametrize(("kind", "depth"), [(None, 1), (ThreadedExecutor, 1), (ThreadedExecutor, 2)])
 def test_same_tokens_whichever_thread(kind, depth):
     worker = FakeWorker()
-    core = core_over(kind(lambda: worker), depth)
+    core = core_over(kind(lambda: worker) if kind else worker, depth)
     wanted = [request(f"r{i}", list(range(i, 2 * i + 3)), max_tokens=12) for i in range(10)]
     for one in wanted:
         core.add(one)
@@ -43,7 +43,7 @@ def test_same_tokens_whichever_thread(kind, depth):
     core.shutdown()
     assert worker.closed
     own = threading.current_thread().name
-    assert (worker.threads == {own}) == (kind is DirectExecutor)
+    assert (worker.threads == {own}) == (kind is None)
     assert len(worker.threads) == 1
 
 

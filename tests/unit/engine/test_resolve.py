@@ -2,8 +2,8 @@ import pytest
 
 from octavo.base.config import DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.base.errors import ConfigError
-from octavo.engine.resolve import RULES, context_limit, refit, resolve
-from octavo.models.arch import Architecture, Attention, Layer, Mlp, Rope
+from octavo.engine.resolve import RULES, resolve
+from octavo.models.arch import Architecture
 from octavo.platform.base import Facts
 
 GIB = 1 << 30
@@ -38,23 +38,9 @@ OLD_GPU = Facts(
 )
 
 
-def arch(rope=None, *, max_position=4096, windows=(None,), dtype="bfloat16"):
-    rope = rope or Rope(dim=64)
-    layers = tuple(
-        Layer(
-            attention=Attention(num_heads=4, num_kv_heads=2, head_dim=64, scale=0.125, rope=rope, window=window),
-            mlp=Mlp(intermediate_size=128),
-        )
-        for window in windows
-    )
+def arch(dtype="bfloat16"):
     return Architecture(
-        family="test",
-        vocab_size=100,
-        hidden_size=256,
-        layers=layers,
-        max_position=max_position,
-        dtype=dtype,
-        norm_eps=1e-6,
+        family="test", vocab_size=100, hidden_size=256, layers=(), max_position=4096, dtype=dtype, norm_eps=1e-6
     )
 
 
@@ -145,46 +131,9 @@ def test_what_cannot_be_is_one_clear_line(asked, facts, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("rope", "limit"),
-    [
-        (Rope(dim=64), 4096),
-        (Rope(dim=64, kind="linear", factor=4.0), 4096),  # max_position already counts the factor
-        (Rope(dim=64, kind="yarn", factor=4.0, original_max_position=4096), 16_384),
-        (Rope(dim=64, kind="yarn", factor=4.0, original_max_position=1024), 4096),
-        (Rope(dim=64, kind="dynamic", factor=2.0), 8192),
-        (Rope(dim=64, kind="llama3", factor=8.0, original_max_position=512), 4096),
-    ],
-)
-def test_a_rope_extension_lifts_the_context(rope, limit):
-    assert context_limit(arch(rope)) == limit
-
-
-def test_sliding_layers_do_not_bound_the_context():
-    long = Rope(dim=64, kind="yarn", factor=4.0, original_max_position=4096)
-    model = arch(long, windows=(512, None))
-    plain = msgspec_replace_rope(model, Rope(dim=64))
-    assert context_limit(plain) == 16_384
-    assert context_limit(arch(windows=(512, 512))) == 4096
-
-
-def msgspec_replace_rope(model, rope):
-    """`model` with another rope in its first layer."""
-    from msgspec.structs import replace
-
-    first = replace(model.layers[0], attention=replace(model.layers[0].attention, rope=rope))
-    return replace(model, layers=(first, *model.layers[1:]))
-
-
 def test_rules_settle_every_field_and_reasons_are_noted():
     from octavo.base.config import Resolved
 
     assert {name for name, _ in RULES} | {"notes"} == set(Resolved.__struct_fields__)
     notes = resolve(EngineConfig(), arch(), OLD_GPU).notes
     assert any(note.startswith("dtype float16: an old GPU cannot") for note in notes)
-
-
-def test_refit_keeps_the_notes():
-    resolved = refit(resolve(EngineConfig(), arch(), CPU), 1000, ["max_model_len 1000: little memory"])
-    assert resolved.max_model_len == 1000
-    assert resolved.notes[-1] == "max_model_len 1000: little memory"

@@ -327,7 +327,7 @@ def test_weights_come_back_from_the_hosts_copy(folder, monkeypatch):  # noqa: F8
         ]
 
     before = generate()
-    worker = client.engine.core.executor._worker
+    worker = client.engine.core.executor
     addresses = [each.data_ptr() for each in worker._decoder.parameters()]
     for _ in range(2):
         client.control("sleep", level=1)

@@ -10,8 +10,11 @@ import pytest
 from engine_fakes import request
 from test_real_engine import folder, tiny  # noqa: F401 - a fixture
 
+from octavo.base.config import EngineConfig
 from octavo.engine import spare
 from octavo.engine.client import EngineClient
+from octavo.engine.proc import Launch
+from octavo.engine.process import EngineProcess
 
 
 @pytest.fixture
@@ -45,6 +48,20 @@ def test_one_that_died_is_not_taken(prepared):
 
     async def scenario():
         assert spare.take() is None
+
+    asyncio.run(scenario())
+
+
+def test_orders_that_nobody_read_do_not_fail_its_end(monkeypatch):
+    gone = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+    while gone.poll() is None:
+        time.sleep(0.01)
+    monkeypatch.setattr(spare, "start", lambda: gone)
+
+    async def scenario():
+        process = EngineProcess(Launch(config=EngineConfig()))
+        await process.end(0.0)
+        assert await process.wait() == "with exit code 0"
 
     asyncio.run(scenario())
 

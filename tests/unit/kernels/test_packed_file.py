@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from filelock import FileLock
 
 from octavo.kernels.cpu import packed_file
 from octavo.kernels.cpu.loader import native
@@ -72,6 +73,17 @@ def test_a_damaged_file_only_means_packing_again(machine, tmp_path, damage):
     assert broken != data
     path.write_bytes(broken)
     assert PackedFile(path).take("a") is None
+
+
+def test_one_of_two_starts_writes_the_file(machine, tmp_path):
+    path, weights = tmp_path / "model.packed", {"a": pack_values(machine, torch.randn(16, 32))}
+    path.with_suffix(".part").write_bytes(b"what the first has written so far")
+    with FileLock(path.with_suffix(".lock")):
+        keep(path, weights)
+    assert path.with_suffix(".part").read_bytes() == b"what the first has written so far"
+    assert not path.exists()
+    keep(path, weights)
+    assert PackedFile(path).take("a") is not None
 
 
 def test_small_models_are_not_kept(machine, tmp_path):

@@ -54,8 +54,6 @@ def make_meta(query_lens: list[int], seq_lens: list[int], block_size: int) -> At
         seq_lens=torch.tensor(seq_lens, dtype=torch.int32, device=DEVICE),
         positions=torch.tensor(positions, dtype=torch.int64, device=DEVICE),
         block_size=block_size,
-        max_query_len=max(query_lens),
-        max_seq_len=max(seq_lens),
         num_rows=len(seq_lens),
         query_lens=query_lens,
         seq_lens_host=seq_lens,

@@ -6,12 +6,13 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from octavo.kernels.context import Norm
 from octavo.kernels.ref.act import act_mul
 from octavo.kernels.ref.linear import normed_linear as ref_normed_linear
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.triton import linear_some
 from octavo.kernels.triton.linear import linear, linear_parts, normed_linear
-from octavo.kernels.triton.linear_one import Norm, one_token_linear
+from octavo.kernels.triton.linear_one import one_token_linear
 from octavo.kernels.triton.linear_some import Shape, shape_in_parts, shape_whole, some_token_linear
 from octavo.kernels.triton.norm import add_rms_norm
 
@@ -47,9 +48,7 @@ def test_norm_and_gate_ride_along_with_one_token(features, size, activation, wit
     residual = t["residual"] if with_residual else None
     norm = Norm(t["norm"], 1e-6, residual)
     got, total = one_token_linear(t["x"], t["weight"][rows], t["bias"][rows], norm, activation or "none")
-    want, want_total = ref_normed_linear(
-        t["x"], residual, t["norm"], 1e-6, t["weight"][rows], t["bias"][rows], activation
-    )
+    want, want_total = ref_normed_linear(t["x"], norm, t["weight"][rows], t["bias"][rows], activation)
     torch.testing.assert_close(got, want, **CLOSE)
     if with_residual:
         torch.testing.assert_close(total, want_total)
@@ -66,7 +65,7 @@ def test_a_token_does_not_depend_on_those_beside_it() -> None:
 @pytest.mark.parametrize("tokens", [1, 8, 40])
 def test_the_entries_of_the_table(tokens) -> None:
     t = tensors(tokens, 64, 96)
-    args = (t["x"], t["residual"], t["norm"], 1e-6, t["weight"], t["bias"], "silu")
+    args = (t["x"], Norm(t["norm"], 1e-6, t["residual"]), t["weight"], t["bias"], "silu")
     for got, want in zip(normed_linear(*args), ref_normed_linear(*args), strict=True):
         torch.testing.assert_close(got, want, **CLOSE)
     torch.testing.assert_close(
@@ -104,9 +103,9 @@ def test_parts_are_added_by_the_norm(tokens, features, size) -> None:
     joined = linear_parts(t["x"], weight)
     torch.testing.assert_close(joined.sum(0).to(DTYPE) if joined.dim() > 2 else joined, whole, **CLOSE)
     down = torch.randn(24, features, device=DEVICE).to(DTYPE)
-    want_y, want_total = ref_normed_linear(whole, residual, norm, 1e-6, down, None, "silu")
+    want_y, want_total = ref_normed_linear(whole, Norm(norm, 1e-6, residual), down, None, "silu")
     for following in (normed_linear, ref_normed_linear):
-        y, total = following(parts, residual.clone(), norm, 1e-6, down, None, "silu")
+        y, total = following(parts, Norm(norm, 1e-6, residual.clone()), down, None, "silu")
         torch.testing.assert_close(y, want_y, **CLOSE)
         torch.testing.assert_close(total, want_total, **CLOSE)
 

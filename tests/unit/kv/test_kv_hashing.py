@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.kv import hashing
-from octavo.kv.hashing import DIGEST_BYTES, HashChain, Trails, block_digests, chain_seed
+from octavo.kv.hashing import DIGEST_BYTES, HashChain, Trails, chain_seed
+
+
+def block_digests(tokens, block_size, salt=""):
+    return HashChain(block_size, chain_seed(salt)).extend(tokens, len(tokens) // block_size)
 
 
 def test_a_digest_covers_all_tokens_before_it() -> None:

@@ -28,8 +28,7 @@ def test_findable_blocks_are_reused_last_and_oldest_first() -> None:
     blocks = pool.take(5)
     for block in blocks[:3]:
         pool.cached[block] = 1
-    for block in blocks:
-        pool.release(block)
+    pool.release(blocks)
     assert pool.take(2) == [blocks[4], blocks[3]]
     assert forgotten == []
     assert pool.take(1) == [blocks[0]]
@@ -41,14 +40,13 @@ def test_a_free_block_can_be_shared_again() -> None:
     pool, forgotten = make()
     block = pool.take(1)[0]
     pool.cached[block] = 1
-    pool.release(block)
-    pool.share(block)
-    pool.share(block)
+    pool.release([block])
+    pool.share([block, block])
     assert pool.num_used == 1
     assert block not in pool.take(4)
-    pool.release(block)
+    pool.release([block])
     assert pool.num_used == 5
-    pool.release(block)
+    pool.release([block])
     assert pool.free_blocks() == [block]
     assert forgotten == []
 
@@ -57,7 +55,7 @@ def test_wrong_releases_are_refused() -> None:
     pool, _ = make()
     for block in (0, 1):
         with pytest.raises(ValueError, match="no owner"):
-            pool.release(block)
+            pool.release([block])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "share", "release", "cache"]), st.integers(0, 30)), max_size=80))
@@ -74,12 +72,12 @@ def test_pool_equals_its_model(events: list[tuple[str, int]]) -> None:
             cached -= set(taken)
         elif kind == "share" and (refs or cached):
             block = sorted(refs.keys() | cached)[pick % len(refs.keys() | cached)]
-            pool.share(block)
+            pool.share([block])
             free.pop(block, None)
             refs[block] = refs.get(block, 0) + 1
         elif kind == "release" and refs:
             block = sorted(refs)[pick % len(refs)]
-            pool.release(block)
+            pool.release([block])
             refs[block] -= 1
             if not refs[block]:
                 del refs[block]

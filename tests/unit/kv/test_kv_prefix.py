@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.kv.capacity import blocks_alone, longest_alone
-from octavo.kv.hashing import block_digests
+from octavo.kv.hashing import HashChain, chain_seed
 from octavo.kv.policy import SlidingPolicy, policy_for
 from octavo.kv.prefix import PrefixIndex
 
@@ -34,7 +34,7 @@ def test_a_sliding_policy_keeps_what_the_window_reads(window: int, computed: int
 
 @given(st.lists(st.tuples(WINDOWS, st.sets(st.integers(0, 9))), min_size=1, max_size=4), st.integers(0, 10))
 def test_longest_hit_over_groups(groups: list[tuple[int | None, set[int]]], limit: int) -> None:
-    digests = block_digests(range(10 * SIZE), SIZE)
+    digests = HashChain(SIZE, chain_seed()).extend(range(10 * SIZE), 10)
     policies = [policy_for(KVSpec(1, 8, window), SIZE) for window, _ in groups]
     index = PrefixIndex(policies, 64)
     block = 0
@@ -48,7 +48,7 @@ def test_longest_hit_over_groups(groups: list[tuple[int | None, set[int]]], limi
 
 def test_the_first_block_indexed_serves() -> None:
     index = PrefixIndex([policy_for(KVSpec(1, 8), SIZE)], 8)
-    digest = block_digests(range(SIZE), SIZE)[0]
+    digest = b"a block"
     assert index.add(0, digest, 3)
     assert not index.add(0, digest, 5)
     assert index.blocks(0, [digest]) == [3]

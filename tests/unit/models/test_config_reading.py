@@ -83,11 +83,29 @@ def test_a_rotation_nested_by_layer_type():
         read(rope_parameters={"full_attention": one, "sliding_attention": other})
 
 
-def test_context_is_stretched_by_yarn_and_dynamic():
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
-    assert read(rope_scaling=yarn).max_position == 2048
-    assert read(rope_scaling={"type": "dynamic", "factor": 2.0}).max_position == 1024
-    assert read(rope_scaling={"type": "linear", "factor": 2.0}).max_position == 512
+LLAMA32 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [
+        (None, 512),
+        (YARN | {"original_max_position_embeddings": 512}, 2048),
+        (YARN | {"original_max_position_embeddings": 64}, 512),
+        ({"type": "dynamic", "factor": 2.0}, 1024),
+        ({"type": "linear", "factor": 2.0}, 512),
+        (LLAMA32 | {"original_max_position_embeddings": 64}, 512),  # 32 times 64 is more than the model was trained on
+    ],
+)
+def test_the_longest_context_counts_what_yarn_and_dynamic_add(scaling, context):
+    assert read(rope_scaling=scaling).max_position == context
+
+
+def test_layers_with_a_window_do_not_bound_the_context():
+    yarn = YARN | {"original_max_position_embeddings": 512}
+    assert family("Olmo3ForCausalLM", rope_scaling=yarn, sliding_window=64).max_position == 2048
+    assert family("MistralForCausalLM", sliding_window=64).max_position == 512
 
 
 @pytest.mark.parametrize(
@@ -143,8 +161,7 @@ def test_the_first_known_of_several_architectures_is_taken():
 def test_dtype_and_token_ids():
     assert read(torch_dtype="torch.bfloat16").dtype == "bfloat16"
     assert read(dtype="float16", torch_dtype="bfloat16").dtype == "float16"
-    arch = read(eos_token_id=[5, 7, 10**9, -1], bos_token_id=-1)
-    assert (arch.eos_token_ids, arch.bos_token_id) == ((5, 7), None)
+    assert read(eos_token_id=[5, 7, 10**9, -1]).eos_token_ids == (5, 7)
 
 
 def test_mistral_window():

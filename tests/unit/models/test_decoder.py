@@ -12,14 +12,13 @@ from octavo.models.arch import Rope
 from octavo.models.decoder import build
 from octavo.models.registry import read_architecture
 from octavo.models.rotary import Rotary
-from octavo.models.weight_map import canonical, ignorable
 from octavo.nn import rope as formula
 from octavo.nn.norm import RmsNorm
 from octavo.nn.quant.base import QuantMethod
 from octavo.nn.quant.plain import Plain
 from octavo.testing.parity import PagedModel, prompt_tokens
 from octavo.testing.tiny import CASES, Checkpoint, tiny
-from octavo.weights.load import load_weights
+from octavo.weights.load import canonical, ignorable, load_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CPU = torch.device("cpu")

@@ -162,20 +162,19 @@ def test_neighbours_do_not_change_a_bit(name):
     assert torch.equal(torch.cat(parts), alone)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads_do_not_change_a_bit(threads):
-    model = model_of("qwen3")
-    tokens = tokens_of(45)
-    two, some = NativePaged(model), NativePaged(model, threads=threads)
-    assert torch.equal(two.prefill(two.sequence(tokens)), some.prefill(some.sequence(tokens)))
-
-
-@pytest.mark.parametrize("block_size", [32, 64])
-def test_longer_blocks(block_size):
-    model = model_of("gemma3")
-    tokens = tokens_of(100)
-    small, large = NativePaged(model), NativePaged(model, block_size=block_size)
-    assert torch.equal(small.prefill(small.sequence(tokens)), large.prefill(large.sequence(tokens)))
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("qwen3", {"threads": 1}),
+        ("qwen3", {"threads": 3}),
+        ("gemma3", {"block_size": 32}),
+        ("gemma3", {"block_size": 64}),
+    ],
+)
+def test_threads_and_longer_blocks_do_not_change_a_bit(name, other):
+    model, tokens = model_of(name), tokens_of(100)
+    plain, changed = NativePaged(model), NativePaged(model, **other)
+    assert torch.equal(plain.prefill(plain.sequence(tokens)), changed.prefill(changed.sequence(tokens)))
 
 
 def test_after_a_prefix_hit():

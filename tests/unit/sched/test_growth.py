@@ -19,9 +19,7 @@ def run(windows, seed, depth):
     """Each step without its blocks, each result, and how many blocks can be found in the end."""
     groups = tuple(KVGroup(KVSpec(1, 8, window), (i,)) for i, window in enumerate(windows))
     layout = KVLayout(groups=groups, block_size=BLOCK, num_blocks=400, dtype_bytes=2)
-    limits = Limits(
-        max_model_len=60, max_num_seqs=12, max_num_batched_tokens=40, vocab_size=7, scheduling_policy="fcfs"
-    )
+    limits = Limits(max_model_len=60, max_num_seqs=12, max_num_batched_tokens=40, scheduling_policy="fcfs")
     scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=12, max_tokens=40, vocab_size=7)
     executor.start(layout)
     rng = random.Random(seed)

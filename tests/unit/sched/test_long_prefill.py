@@ -23,7 +23,6 @@ def steps(*prompts: int, reach: int = 0, beside: float = 0.0, together: int = 0,
         max_num_seqs=4,
         max_num_batched_tokens=100,
         slicing=Slicing(tokens=16, reach=reach, beside=beside, together=together),
-        vocab_size=97,
     )
     scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=4, max_tokens=100, vocab_size=97)
     executor.start(layout)

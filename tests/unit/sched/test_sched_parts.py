@@ -109,7 +109,6 @@ def test_who_finds_the_line_full_is_told_when_it_will_have_moved() -> None:
         ({"eos_token_ids": (5,), "min_tokens": 2}, [5, 5], ([5, 5], "stop", 5)),
         ({"max_tokens": 2}, [1, 2, 3], ([1, 2], "length", None)),
         ({"max_tokens": 1, "eos_token_ids": (5,)}, [5], ([5], "stop", 5)),
-        ({"max_tokens": 0}, [1], ([], "length", None)),
         ({"max_model_len": 5}, [1, 2, 3], ([1, 2], "length", None)),
         ({}, [-1], ([], "error", None)),
         ({}, [3, -1, 4], ([3], "error", None)),
@@ -152,13 +151,6 @@ def test_token_gate_sets_one_aside_for_each_that_runs() -> None:
     assert gate.allow(entry, 20) == 6
     gate.spend(entry, 6)
     assert gate.allow(entry, 1) == 0
-
-
-@pytest.mark.parametrize("token", [5, 7])
-def test_a_request_about_its_prompt_only_never_shows_a_token(token: int) -> None:
-    asked = request(max_tokens=0, stop_token_ids=(7,), eos_token_ids=(7,))
-    assert cut(asked, [token]) == ([], "length", None)
-    assert cut(asked, [-1]) == ([], "error", None)
 
 
 def test_what_is_said_where_no_token_could_be_chosen() -> None:

@@ -22,7 +22,7 @@ def random_rows(qtype: int, rows: int, blocks: int) -> np.ndarray:
     for at in HALVES.get(block.name, ()):
         scale = rng.normal(size=rows * blocks).astype(np.float16)
         raw[:, at : at + 2] = scale.view(np.uint8).reshape(-1, 2)
-    if not block.quantised:
+    if block.values == 1:
         numbers = torch.from_numpy(rng.normal(size=(rows * blocks, 1)).astype(np.float32))
         dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[block.name]
         raw = numbers.to(dtype).view(torch.uint8).numpy()

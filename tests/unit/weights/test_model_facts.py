@@ -157,8 +157,11 @@ def test_a_tokenizer_from_elsewhere(folder: Path, tmp_path: Path) -> None:
     edit(other / "tokenizer_config.json", chat_template="O")
     files = read(folder, tokenizer=str(other))
     assert (files.tokenizer_dir, files.chat_template) == (other, "O")
-    with pytest.raises(ConfigError, match="neither a folder nor a hub name"):
-        read(folder, tokenizer=str(tmp_path / "absent" / "x"))
+    for name in (str(tmp_path / "absent" / "x"), "x" * 300, "~nobody-of-this-name/x", "x\0"):
+        with pytest.raises(ConfigError, match="neither a folder nor a hub name"):
+            read(folder, tokenizer=name)
+        with pytest.raises(ConfigError, match="is not a file"):
+            read(folder, chat_template=name)
 
 
 def test_unknown_architectures_get_a_hint(folder: Path) -> None:
@@ -216,6 +219,8 @@ def test_names_that_stand_for_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         ("../../etc", "no folder, no file"),
         ("x\ny", "control characters"),
         ("x" * 5000, "too long"),
+        ("x" * 300, "no folder, no file"),  # longer than a file's name may be
+        ("~nobody-of-this-name/model", "no folder, no file"),
     ):
         with pytest.raises(ConfigError, match=match) as caught:
             read_model(ModelConfig(model=name))

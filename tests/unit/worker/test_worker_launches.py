@@ -57,6 +57,17 @@ class Captures(CpuPlatform):
         return super().event()
 
 
+class Cramped(Captures):
+    """It has no memory for any captured work."""
+
+    counts_memory = True
+
+    def capture(self, work):
+        del work
+        self.counts["capture"] += 1
+        raise torch.OutOfMemoryError("out of memory")
+
+
 class Launches(TorchDispatchMode):
     """Counts operations that are more than another view of the same memory."""
 
@@ -78,10 +89,10 @@ class Counted(ToyModel):
 
 
 class Bench:
-    """A runner with all its rooms captured; `step` gives the launches of one."""
+    """A runner with all rooms captured that the device has memory for; `step` gives the launches of one."""
 
-    def __init__(self):
-        self.platform = Captures()
+    def __init__(self, platform=Captures):
+        self.platform = platform()
         ops = SimpleNamespace(**{**vars(OPS), "ahead": Plans})
         settings, kv = resolved(max_rows=16, max_tokens=128), layout(num_blocks=600)
         runner = build_runner(self.platform, ops, Counted(), kv, settings, 50, capture=True)
@@ -111,6 +122,12 @@ def test_a_decode_step_is_two_copies_two_graphs_and_an_event(rows):
     assert start == LEAST + Counter(clone=1, index_fill_=1, index_copy_=1)
     for step in range(4):
         assert bench.step((), which, [1] * rows, [7 + step] * rows, which) == LEAST
+
+
+def test_what_cannot_be_captured_is_not_tried_at_every_step():
+    bench = Bench(Cramped)
+    tries = [bench.step((), [0], [1], [1 + step], [0])["capture"] for step in range(50)]
+    assert sum(tries) == 1
 
 
 def test_new_blocks_add_a_copy_and_a_scatter():

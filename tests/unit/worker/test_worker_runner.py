@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from worker_toy import POISON, Driver, NewBlocks, ToyModel, greedy, layout, make_runner, random_prompt, resolved
+from worker_toy import POISON, Driver, NewBlocks, ToyModel, greedy, layout, make_runner, random_prompt
 
 from octavo.base.errors import EngineError
-from octavo.base.plan import NONE_LEFT, StepPlan
+from octavo.base.plan import NONE_LEFT
 
 
 def naive_greedy(model, tokens, count):
@@ -276,25 +276,6 @@ def test_who_asks_for_prompt_logprobs_changes_no_neighbours_token():
     prompts = [[1, 2, 3], [6, 7], [2, 7, 1, 8, 2, 8]]
     out = Driver(make_runner(OneBuffer(), kv=layout(num_blocks=128))).generate(prompts, samplings, 4)
     assert out == Driver(make_runner(ToyModel(), kv=layout(num_blocks=128))).generate(prompts, samplings, 4)
-
-
-def test_padding_rows_change_nothing_but_block_zero():
-    model = ToyModel()
-    settings, kv = resolved(), layout(num_blocks=128)
-    runner = make_runner(model, settings, kv)
-    driver = Driver(runner)
-    driver.launch([driver.added(0, [1, 2, 3])], [0], [3], [0], [0]).result()
-    before = runner._launcher._kv[0][1:].clone()
-
-    plan = StepPlan(9, [], [], [], [0], [1], [3], [0])
-    batch = runner._launcher._builder.build(plan, pad_rows=3)
-    assert batch.input_ids.numel() == 4
-    meta = batch.groups[0]
-    assert meta.slots[1:].tolist() == [0, 0, 0]
-    assert meta.query_start.tolist() == [0, 1, 2, 3, 4]
-    assert meta.block_table[1:].abs().sum() == 0
-    assert torch.equal(before, runner._launcher._kv[0][1:])
-    assert batch.sample_rows.tolist() == [0]
 
 
 def test_a_reused_row_reports_only_what_its_new_request_asks():

@@ -12,7 +12,7 @@ from octavo.base.plan import StepPlan
 from octavo.base.specs import KVGroup, KVLayout, KVSpec, block_bytes
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker import remembered
-from octavo.worker.assemble import allocate_kv, kv_views, layer_groups
+from octavo.worker.assemble import allocate_kv, kv_views
 from octavo.worker.capacity import RESERVE_LEAST, Need, measure, on_device, on_host
 from octavo.worker.scratch import largest_plan, small_plan
 from octavo.worker.worker import Worker, _fitting
@@ -139,7 +139,7 @@ def test_kv_views_share_blocks_and_not_places():
     for layer, view in enumerate(views):
         assert view.shape == (5, 2, 2, 4, 3)
         view.fill_(layer)
-    assert layer_groups(kv) == [0, 1, 0, 1]
+    assert kv.layer_groups == [0, 1, 0, 1]
     # Layers of different groups use the same memory at a slot, by different blocks; those of one group never do.
     assert (views[0] == 1).all()
     assert (views[2] == 3).all()

@@ -5,6 +5,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``. May not exist yet. Demo models lie in `models` below."""
+    """``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``. May not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "octavo"

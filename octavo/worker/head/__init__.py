@@ -1,1 +1,0 @@
-"""What is read off the hidden states: logits of the next token."""
