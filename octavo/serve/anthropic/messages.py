@@ -82,10 +82,9 @@ class _Message:
     """Writes the message, or keeps it for the end."""
 
     def __init__(self, call: Call, builder: MessageBuilder, *, stream: bool) -> None:
-        self._call = call
         self._builder = builder
         self._reader = TurnReader()
-        self._events = EventStream(call.scope, call.send, call.limits.send_timeout) if stream else None
+        self._events = EventStream(call) if stream else None
         self._failed = False
 
     async def data(self, payload: bytes) -> None:
@@ -101,7 +100,6 @@ class _Message:
         if self._events is None:
             raise inner.raised(error)
         self._failed = True
-        await self._write(b"")
         await self._events.finish(named_event("error", stream_error(error)), end=b"")
 
     async def end(self) -> Reply | None:
@@ -109,14 +107,9 @@ class _Message:
         if self._events is None:
             return json_reply(self._builder.message(self._reader.usage))
         if not self._failed:
-            await self._write(b"")
             await self._events.finish(self._builder.finish(self._reader.usage), end=b"")
         return None
 
     async def _write(self, out: bytes) -> None:
-        if self._events is None:
-            return
-        if not self._events.started:
-            await self._events.start(self._call.headers)
-        if out:
+        if self._events is not None and out:
             await self._events.write(out)

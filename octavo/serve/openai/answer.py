@@ -104,7 +104,7 @@ class Answer:
 
     async def _stream(self, generation: Generation) -> None:
         """The answer begins with the first step, so that what fails before it still has its status."""
-        events = EventStream(self._call.scope, self._call.send, self._call.limits.send_timeout)
+        events = EventStream(self._call)
         chunks = Chunks(self._dialect, self._head, self._options, self._collectors, self._n)
 
         def show(piece: Piece) -> None:
@@ -113,15 +113,12 @@ class Answer:
                 events.write_now(out)
 
         try:
-            async with bounded_call(self._call), generation, events.kept_alive(self._call.headers):
+            async with bounded_call(self._call), generation, events.kept_alive():
+                generation.listen(events.open, show)
                 async for pieces in generation.steps():
                     out = b"".join([chunks.render(piece.index, piece.delta) for piece in pieces])
-                    if not out:
-                        continue
-                    if not events.started:
-                        await events.start(self._call.headers)
-                        generation.listen(events.open, show)
-                    await events.write(out)
+                    if out:
+                        await events.write(out)
         except ClientDisconnect:
             raise
         except Exception as exc:

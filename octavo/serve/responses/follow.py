@@ -9,12 +9,8 @@ from octavo.serve.sse import EventStream
 
 async def send_events(call: Call, events: AsyncIterator[bytes]) -> None:
     """The client may leave; the response goes on without it."""
-    stream = EventStream(call.scope, call.send, call.limits.send_timeout)
-    async with bounded_call(call), stream.kept_alive(call.headers):
+    stream = EventStream(call)
+    async with bounded_call(call), stream.kept_alive():
         async for out in events:
-            if not stream.started:
-                await stream.start(call.headers)
             await stream.write(out)
-    if not stream.started:
-        await stream.start(call.headers)
     await stream.finish(end=b"")

@@ -50,26 +50,18 @@ class StreamSink(ResponseSink):
 
     def __init__(self, call: Call, builder: ResponseBuilder) -> None:
         super().__init__(builder)
-        self._call = call
-        self._events = EventStream(call.scope, call.send, call.limits.send_timeout)
+        self._events = EventStream(call)
 
     async def idle(self) -> None:
-        await self._write(WAITING)
+        await self._events.write(WAITING)
 
     async def out(self, events: bytes) -> None:
         if events:
-            await self._write(events)
+            await self._events.write(events)
 
     async def close(self, events: bytes) -> None:
         """Sends the last events and ends the stream; this dialect has no [DONE]."""
-        await self._write(b"")
         await self._events.finish(events, end=b"")
-
-    async def _write(self, events: bytes) -> None:
-        if not self._events.started:
-            await self._events.start(self._call.headers)
-        if events:
-            await self._events.write(events)
 
 
 class JobSink(ResponseSink):
