@@ -138,8 +138,9 @@ def test_background(kept: Live) -> None:
 
 
 def test_background_faults_are_plain_errors(kept: Live) -> None:
-    answer = respond(kept, background=True, temperature=3)
-    assert (answer.status, answer.error["param"]) == (400, "temperature")
+    for stream in (False, True):
+        answer = respond(kept, background=True, stream=stream, temperature=3)
+        assert (answer.status, answer.error["param"]) == (400, "temperature")
 
 
 def test_a_background_stream_can_be_taken_up_again(kept: Live) -> None:

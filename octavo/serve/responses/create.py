@@ -63,11 +63,10 @@ async def create(call: Call) -> Reply | None:
         call.body_bytes, _encode, call.service.backend, body, items, passed_on(unknown, _ELSEWHERE)
     )
     builder = ResponseBuilder(_head(call, body, model, store))
-    if body.background:
-        with own_words(_NAMES, unknown):
-            return await _background(call, body, request, builder)
     sink = StreamSink(call, builder) if body.stream else ReplySink(builder)
     with own_words(_NAMES, unknown):
+        if body.background:
+            return await _background(call, body, request, builder)
         await inner.stream(call, chat.create, request, sink)
     finished = sink.finish()
     if store and not sink.failed:  # before the client hears of the end, so that it can go on from here
@@ -158,22 +157,24 @@ def _row(owner: str, body: ResponsesRequest, builder: ResponseBuilder, events: b
 
 
 async def _background(call: Call, body: ResponsesRequest, request: bytes, builder: ResponseBuilder) -> Reply | None:
-    """Starts the job; what is wrong with the request shows at once and is still a plain error."""
+    """Starts the job, which counts against the key until it ends; what is wrong with the request shows at once and is
+    still a plain error."""
     service = call.service
     check_room(service)
     job = ResponseJob(call.owner, builder, keeps_events=bool(body.stream))
-    detached = replace(call, receive=inner.never, headers=[], arrival=time.monotonic())
+    meter = service.meter_of(call.owner, call.tenant)
+    detached = replace(call, receive=inner.never, headers=[], arrival=time.monotonic(), meter=meter)
     await service.stores.responses.put(_row(call.owner, body, builder))
     service.jobs.start(job.name, _run(detached, body, request, job), job, waits=True)
-    if body.stream:
-        await send_events(call, job.follow(0))
-        return None
     async with bounded_call(call):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(job.begun.wait(), START_S)
     if isinstance(job.error, UserError):
         await service.stores.responses.delete(call.owner, builder.response["id"])
         raise job.error
+    if body.stream:
+        await send_events(call, job.follow(0))
+        return None
     return json_reply(builder.response)
 
 
@@ -193,5 +194,6 @@ async def _run(call: Call, body: ResponsesRequest, request: bytes, job: Response
         job.error = exc
         job.add(sink.fail(exc))
     finally:
+        call.meter.end()
         await asyncio.shield(store.put(_row(job.owner, body, job.builder, job.events)))
         job.end()
