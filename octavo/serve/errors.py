@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from starlette.exceptions import HTTPException
-from starlette.types import Send
 
 from octavo.base.errors import EngineDead, NotFound, OctavoError, Overloaded, TooLarge, Unavailable, UserError
 
@@ -152,18 +151,6 @@ Envelope = Callable[[Failure, str], bytes]  # how an endpoint writes an error; t
 def openai_envelope(fail: Failure, request_id: str) -> bytes:  # noqa: ARG001 - one signature for all envelopes
     """OpenAI's error object."""
     return fail.body
-
-
-async def send_failure(send: Send, fail: Failure, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """The whole HTTP answer for a failure."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *fail.headers,
-        *extra,
-    ]
-    await send({"type": "http.response.start", "status": fail.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _from_http(exc: HTTPException) -> Failure:

@@ -79,10 +79,9 @@ async def whole(outer: Call, handler: Handler, body: bytes) -> Reply:
     """What `handler` answers to `body`, errors as OpenAI's error objects. Raises only for a client that left."""
     try:
         reply = await handler(_inner(outer, body, _nowhere))
-    except OctavoError as exc:
-        return _failed(exc)
-    except (msgspec.DecodeError, UnicodeError) as exc:
-        return _failed(exc)
+    except (OctavoError, msgspec.DecodeError, UnicodeError) as exc:
+        fail = failure(exc)
+        return Reply(fail.body, fail.status, headers=fail.headers)
     if reply is None:
         raise Unavailable("The endpoint streamed.")
     return reply
@@ -106,11 +105,6 @@ async def never() -> Message:
     """The receive of a job: its client cannot leave."""
     await asyncio.Event().wait()
     raise AssertionError("nothing wakes this")
-
-
-def _failed(exc: Exception) -> Reply:
-    fail = failure(exc)
-    return Reply(fail.body, fail.status, headers=fail.headers)
 
 
 def _inner(outer: Call, body: bytes, send: Any) -> Call:

@@ -1,4 +1,4 @@
-"""Parameters in the URL, read strictly: bounded, each at most once, errors by name."""
+"""What stands beside a body: headers, and parameters in the URL, read strictly: bounded, once each, errors by name."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,11 @@ from octavo.base.errors import UserError
 
 MAX_PARAMETERS = 64
 MAX_VALUE = 512
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of this name."""
+    return next((value.decode("latin-1") for own, value in scope["headers"] if own == name), None)
 
 
 class Query:
