@@ -70,7 +70,7 @@ async def resume(service: Service) -> None:
         return  # the folder cannot be used; whoever asks for a file hears of it
     for owner, batch in unfinished:
         log.info("going on with batch %s", batch.id)
-        start(service, owner, service.tenant_of(owner), batch)
+        start(service, owner, service.keys.tenant_of(owner), batch)
 
 
 async def _run(service: Service, tenant: str, run: BatchRun) -> None:
