@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.base.params import MAX_TOKENS
 from octavo.serve.anthropic.schema import Block, Conversation, InputMessage, MessagesRequest, MessagesTool
 
 BUDGET = "thinking_token_budget"
@@ -16,8 +15,6 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def chat_body(body: MessagesRequest) -> dict[str, Any]:
     """The chat request that means the same."""
     found = conversation(body)
-    if not 1 <= body.max_tokens <= MAX_TOKENS:
-        raise _bad("max_tokens", f"must be between 1 and {MAX_TOKENS}")
     found["max_completion_tokens"] = body.max_tokens
     found["stop"] = body.stop_sequences or None
     for name in ("temperature", "top_p", "top_k"):

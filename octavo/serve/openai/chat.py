@@ -43,7 +43,7 @@ def _check(body: ChatRequest) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(body, name)
         if value is not None and not 1 <= value <= MAX_TOKENS:
-            raise UserError(f"{name} must be between 1 and {MAX_TOKENS}.", param=name)
+            raise UserError(f"{name} must be between 1 and {MAX_TOKENS}.", param=name, code="invalid_value")
     if body.logprob_token_ids and not body.logprobs:
         raise UserError("logprob_token_ids needs logprobs: true.", param="logprob_token_ids")
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.errors import UserError
-from octavo.base.params import MAX_TOKENS
 from octavo.serve.responses.items import messages_of, unsupported
 from octavo.serve.responses.schema import InputItem, ResponsesRequest, ResponsesTool
 
@@ -18,8 +17,6 @@ def check(body: ResponsesRequest) -> None:
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise UserError(f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
-    if body.max_output_tokens is not None and not 1 <= body.max_output_tokens <= MAX_TOKENS:
-        raise UserError(f"max_output_tokens must be between 1 and {MAX_TOKENS}.", param="max_output_tokens")
     for index, name in enumerate(body.include or ()):
         if name != "reasoning.encrypted_content" and not name.startswith(_INCLUDES):
             raise UserError(f"include[{index}] is not known.", param=f"include[{index}]", code="invalid_value")
