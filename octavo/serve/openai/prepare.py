@@ -13,8 +13,7 @@ from octavo.serve.calls import Backend, Call
 from octavo.serve.decode import Schema
 from octavo.serve.openai.bounds import check_bounds
 from octavo.serve.openai.fields import ignored_header, sort_unknown
-from octavo.serve.openai.messages import template_messages
-from octavo.serve.openai.prompts import Prompt, split_prompts
+from octavo.serve.openai.prompts import Prompt, split_prompts, template_messages
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
 from octavo.serve.openai.structured import grammar_of
 from octavo.text.fill import find_fill
