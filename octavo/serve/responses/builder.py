@@ -39,7 +39,7 @@ class ResponseBuilder:
         if isinstance(step, Said):
             return self._say(step)
         if isinstance(step, Thought):
-            opened = self._reopen("reasoning", lambda: self._begin_part("reasoning", "rs"))
+            opened = self._reopen("reasoning", "rs")
             self._parts.append(step.text)
             return opened + self._part_event("response.reasoning_text.delta", delta=step.text)
         if isinstance(step, CallBegun):
@@ -53,10 +53,8 @@ class ResponseBuilder:
     def finish(self, usage: Usage) -> bytes:
         """The last events: completed, or incomplete when the tokens ran out."""
         closed = self._close()
-        cut = self._ended is not None and self._ended.finish_reason == "length"
-        status = "incomplete" if cut else "completed"
-        self.response["status"] = status
-        if cut:
+        status = self.response["status"] = self._end_status
+        if status == "incomplete":
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
             if self._items:
                 self._items[-1]["status"] = "incomplete"
@@ -81,26 +79,28 @@ class ResponseBuilder:
             self._items[-1]["status"] = "incomplete"
         return closed
 
+    @property
+    def _end_status(self) -> str:
+        return "incomplete" if self._ended is not None and self._ended.finish_reason == "length" else "completed"
+
     def _say(self, step: Said) -> bytes:
         if not step.text and self._open != "message":
             return b""
-        opened = self._reopen("message", lambda: self._begin_part("message", "msg"))
+        opened = self._reopen("message", "msg")
         self._parts.append(step.text)
         self._logprobs += step.logprobs
         return opened + self._part_event("response.output_text.delta", delta=step.text, logprobs=step.logprobs)
 
-    def _reopen(self, kind: str, begin: Any) -> bytes:
+    def _reopen(self, kind: str, prefix: str) -> bytes:
+        """An item of content with one part, text or thoughts, unless it is open already."""
         if self._open == kind:
             return b""
         closed = self._close()
-        return closed + bytes(begin())
-
-    def _begin_part(self, kind: str, prefix: str) -> bytes:
-        """An item of content with one part: text, or thoughts."""
         item: dict[str, Any] = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress"}
         item["role" if kind == "message" else "summary"] = "assistant" if kind == "message" else []
         item["content"] = []
-        return self._begin_item(item) + self._part_event("response.content_part.added", part=self._part(kind, ""))
+        added = self._begin_item(item)
+        return closed + added + self._part_event("response.content_part.added", part=self._part(kind, ""))
 
     def _begin_call(self, step: CallBegun) -> bytes:
         call = {"call_id": step.id or f"call_{uuid.uuid4().hex}", "name": step.name, "arguments": ""}
@@ -123,18 +123,15 @@ class ResponseBuilder:
             out = self._event(
                 "response.function_call_arguments.done", **self._place(), name=item["name"], arguments=text
             )
-        elif kind == "message":
-            part = self._part(kind, text)
-            out = self._part_event("response.output_text.done", text=text, logprobs=self._logprobs)
-            out += self._part_event("response.content_part.done", part=part)
-            item["content"] = [part]
         else:
+            if kind == "message":
+                out = self._part_event("response.output_text.done", text=text, logprobs=self._logprobs)
+            else:
+                out = self._part_event("response.reasoning_text.done", text=text)
             part = self._part(kind, text)
-            out = self._part_event("response.reasoning_text.done", text=text)
             out += self._part_event("response.content_part.done", part=part)
             item["content"] = [part]
-        cut = self._ended is not None and self._ended.finish_reason == "length"
-        item["status"] = "incomplete" if cut else "completed"
+        item["status"] = self._end_status
         self._open, self._parts, self._logprobs = "", [], []
         return out + self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
 

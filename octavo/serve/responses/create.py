@@ -18,8 +18,7 @@ from octavo.serve.openai import chat
 from octavo.serve.openai.answer import bounded_call
 from octavo.serve.openai.extras import own_words, passed_on
 from octavo.serve.responses.builder import ResponseBuilder
-from octavo.serve.responses.follow import send_events
-from octavo.serve.responses.job import ResponseJob, check_room
+from octavo.serve.responses.job import ResponseJob, check_room, send_events
 from octavo.serve.responses.schema import SILENT, InputItem, ResponsesRequest
 from octavo.serve.responses.sinks import JobSink, ReplySink, StreamSink
 from octavo.serve.responses.translate import chat_body, check, input_items
