@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from octavo.base.errors import NotFound, OctavoError
 from octavo.serve.batches.journal import Journal
@@ -86,8 +87,9 @@ async def _run(service: Service, tenant: str, run: BatchRun) -> None:
     except Exception as exc:  # a bug: whoever waits for the batch must not wait for ever
         log.error("batch %s failed", batch.id, exc_info=exc)
         _fail(batch, "batch_failed", "The server could not go on with this batch.")
-    run.refresh()
     await store.save(batch)
+    if not batch.open:
+        _journal_of(service, batch).unlink(missing_ok=True)
 
 
 async def _work(service: Service, tenant: str, run: BatchRun) -> None:
@@ -103,7 +105,16 @@ async def _work(service: Service, tenant: str, run: BatchRun) -> None:
     if not 0 < batch.request_counts.total <= MAX_LINES:
         _fail(batch, "invalid_file", f"The file must have between 1 and {MAX_LINES} requests, one a line.")
         return
-    journal = await asyncio.to_thread(Journal, source.with_name(f"{batch.id}.journal"))
+    journal = await asyncio.to_thread(Journal, _journal_of(service, batch))
+    counted = 0
+
+    def check_room(more: int) -> None:
+        """Overloaded when `more` bytes are too many; the journal takes room as a file that is being written."""
+        nonlocal counted
+        files.writing += journal.size - counted
+        counted = journal.size
+        files.check_room(more)
+
     run.work = Work(
         service,
         source,
@@ -112,7 +123,7 @@ async def _work(service: Service, tenant: str, run: BatchRun) -> None:
         owner=run.owner,
         tenant=tenant,
         deadline=batch.expires_at or float("inf"),
-        check_room=files.check_room,
+        check_room=check_room,
     )
     try:
         if batch.status == "validating":
@@ -126,7 +137,14 @@ async def _work(service: Service, tenant: str, run: BatchRun) -> None:
     finally:
         run.refresh()
         run.work = None
-        journal.close(remove=not batch.open)
+        files.writing -= counted
+        journal.close()
+
+
+def _journal_of(service: Service, batch: Batch) -> Path:
+    folder = service.stores.files.folder
+    assert folder is not None, "there are batches only where there are files"
+    return folder / f"{batch.id}.journal"
 
 
 async def _watched(service: Service, run: BatchRun, work: Work) -> bool:
