@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from octavo.base.config import EngineConfig, doc
 from octavo.base.errors import OctavoError
+from octavo.base.places import cache_folder
 from octavo.cli.client import Answer, Client
 from octavo.cli.command import Command
 from octavo.cli.connect import TalkOptions, connection
-from octavo.cli.files import cache_folder
 from octavo.cli.main import one_line
 from octavo.cli.render import View, make_view
 

@@ -5,7 +5,6 @@ a lock keeps a second process from fetching the same file.
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from octavo.base.errors import ConfigError
+from octavo.base.places import cache_folder
 from octavo.weights.demo_models import DemoModel
 from octavo.weights.fetch_file import Fetch, SourceFailed
 from octavo.weights.fetch_hub import from_hub
@@ -24,18 +24,12 @@ log = logging.getLogger("octavo.weights")
 MARGIN_BYTES = 16 << 20  # of disk, left free
 
 
-def cache_folder() -> Path:
-    """Where fetched models are kept: ``$XDG_CACHE_HOME/octavo/models``, by default under ``~/.cache``."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "octavo" / "models"
-
-
 def fetch_demo_model(model: DemoModel, folder: Path | None = None, *, progress: bool | None = None) -> Path:
     """The local file of a demo model, fetched if it is not there yet.
 
     `progress` shows a bar; None shows it on a terminal only. Raises ConfigError saying what was tried.
     """
-    folder = folder or cache_folder()
+    folder = folder or cache_folder() / "models"
     path = folder / model.file
     if _complete(path, model):
         return path

@@ -6,12 +6,12 @@ foreign or unreadable file only means measuring again.
 
 import hashlib
 import logging
-import os
 import tempfile
 from pathlib import Path
 
 import msgspec
 
+from octavo.base.places import cache_folder
 from octavo.worker.capacity import Need
 
 log = logging.getLogger(__name__)
@@ -43,5 +43,4 @@ def remember(key: str, need: Need) -> None:
 
 
 def _file(key: str) -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "octavo" / "plans" / f"{key}.json"
+    return cache_folder() / "plans" / f"{key}.json"

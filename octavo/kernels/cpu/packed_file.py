@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from octavo.base.places import cache_folder
 from octavo.kernels.cpu.loader import native
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,8 @@ def packed_file(paths: Sequence[Path], quantization: str | None) -> PackedFile:
     for path in paths:
         status = path.stat()
         facts.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
-    return PackedFile(_folder() / f"{hashlib.sha256(chr(10).join(facts).encode()).hexdigest()[:32]}.packed")
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+    return PackedFile(cache_folder() / "packed" / f"{digest}.packed")
 
 
 def _make_room(folder: Path, need: int) -> bool:
@@ -149,8 +151,3 @@ def _make_room(folder: Path, need: int) -> bool:
         total -= path.stat().st_size
         path.unlink(missing_ok=True)
     return True
-
-
-def _folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "octavo" / "packed"

@@ -8,6 +8,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from octavo.base.places import cache_folder
+
 log = logging.getLogger(__name__)
 
 TOLD = ("TRITON_CACHE_DIR", "TRITON_HOME")
@@ -17,8 +19,7 @@ def keep() -> None:
     """Tell Triton, in this process's environment. To be called before the first kernel."""
     if any(os.environ.get(name) for name in TOLD):
         return
-    root = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(root) if root else Path.home() / ".cache") / "octavo" / "triton"
+    folder = cache_folder() / "triton"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

