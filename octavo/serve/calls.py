@@ -30,6 +30,7 @@ from octavo.serve.metrics import Metrics
 from octavo.serve.quota import Meter, Quotas
 from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
+from octavo.serve.turns import Listener
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -197,6 +198,7 @@ class Call:
     journey: Journey = field(default_factory=Journey)  # shared by all that one HTTP request calls on the way
     meter: Meter = field(default_factory=Meter)  # of the caller's key
     timeout_s: float | None = None  # what the caller gives it
+    listener: Listener | None = None  # told a chat's answer instead of the client
 
     @property
     def limits(self) -> LimitsConfig:

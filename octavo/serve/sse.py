@@ -1,15 +1,19 @@
 """Server-sent events over raw ASGI: one send a step of the engine, nothing built per token but the text itself."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.requests import ClientDisconnect
 
+from octavo.base.errors import OctavoError
 from octavo.serve.calls import Call
-from octavo.serve.errors import Failure
+from octavo.serve.errors import Failure, failure
 from octavo.serve.http11 import CONNECTION
+
+log = logging.getLogger("octavo.serve")
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE_S = 15.0  # proxies cut a connection on which nothing has come for a while, the shortest after 20 or 30 s
@@ -37,7 +41,10 @@ class EventStream:
     The first of them sends status 200 and the headers that the call has gathered by then.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, idle: bytes = WAITING) -> None:
+        """`idle`: what goes out while nothing else does."""
+        self._call = call
+        self._idle = idle
         self._send = call.send
         self._headers = call.headers
         self._connection = call.scope.get("extensions", {}).get(CONNECTION)
@@ -79,7 +86,7 @@ class EventStream:
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
-        """Inside, a comment goes out whenever nothing else has for 15 seconds; the first one begins the answer."""
+        """Inside, `idle` goes out whenever nothing else has for 15 seconds; the first one begins the answer."""
         keeper = asyncio.create_task(self._keep())
         try:
             yield
@@ -101,7 +108,7 @@ class EventStream:
                 continue
             if not self.started:
                 await self._start()
-            await self._send({"type": "http.response.body", "body": WAITING, "more_body": True})
+            await self._send({"type": "http.response.body", "body": self._idle, "more_body": True})
 
     async def finish(self, events: bytes = b"", end: bytes = DONE) -> None:
         """Sends the last events and, where the dialect has it, [DONE]."""
@@ -109,8 +116,18 @@ class EventStream:
             await self._start()
         await self._send({"type": "http.response.body", "body": events + end})
 
-    async def fail(self, failure: Failure) -> None:
+    def fault(self, exc: Exception) -> Failure:
+        """What an answer that has begun says of `exc`. Raises it where none has, and for a client that left."""
+        if not self.started or isinstance(exc, ClientDisconnect):
+            raise exc
+        if not isinstance(exc, OctavoError):
+            log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
+        fail = failure(exc)
+        self._call.journey.code = fail.error.code or fail.error.type
+        return fail
+
+    async def fail(self, fail: Failure) -> None:
         """One ``error`` event and the end, without [DONE]: a client must not take a part for the whole."""
-        payload = msgspec.json.encode({"error": failure.error})
+        payload = msgspec.json.encode({"error": fail.error})
         body = b"event: error\n" + event(payload)
         await self._send({"type": "http.response.body", "body": body})

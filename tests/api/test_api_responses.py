@@ -143,6 +143,15 @@ def test_background_faults_are_plain_errors(kept: Live) -> None:
         assert (answer.status, answer.error["param"]) == (400, "temperature")
 
 
+def test_a_bug_is_a_response_that_failed(kept: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.serve.openai.chat._Chat.steps", lambda *_: 1 / 0)
+    begun = respond(kept, background=True).json
+    body = ended(kept, begun["id"])
+    assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+    assert "ZeroDivision" not in str(body)
+    assert respond(kept).status == 500
+
+
 def test_a_background_stream_can_be_taken_up_again(kept: Live) -> None:
     kept.engine.delay_s = 0.02
     whole = respond(kept, background=True, stream=True)

@@ -3,29 +3,25 @@
 A dialect (chat, completions) says how a choice looks; this file says when what is sent.
 """
 
-import logging
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from starlette.requests import ClientDisconnect
 
-from octavo.base.errors import OctavoError, UserError
+from octavo.base.errors import UserError
 from octavo.serve.calls import Backend, Call, Reply
-from octavo.serve.errors import failure
 from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.chunks import Chunks, Options
 from octavo.serve.openai.dialect import Dialect
 from octavo.serve.openai.schema import Sampled
 from octavo.serve.openai.usage import usage_of
 from octavo.serve.sse import EventStream
-from octavo.text.collect import Collector
+from octavo.serve.turns import Listener, Step
+from octavo.text.collect import Collector, TextDelta
 from octavo.text.request import Prepared
-
-log = logging.getLogger("octavo.serve")
 
 
 def options_of(body: Sampled) -> Options:
@@ -68,22 +64,38 @@ class Answer:
 
     async def run(self) -> Reply | None:
         """A whole answer, or None once a stream has been sent. Raises only before the first byte went out."""
+        with self._admitted() as generation:
+            if self._options.stream:
+                await self._stream(generation)
+                return None
+            async with bounded_call(self._call), generation:
+                async for _ in generation.steps():
+                    pass  # the collectors keep what comes
+        named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
+        return Reply(await self._call.service.off_loop(named * BYTES_A_POSITION, self._whole))
+
+    async def tell(self, listener: Listener, steps_of: Callable[[Collector, TextDelta], list[Step]]) -> None:
+        """Nothing is sent: `listener` is told what each output means. Raises whatever goes wrong."""
+        with self._admitted() as generation:
+            async with bounded_call(self._call), generation:
+                async for pieces in generation.steps():
+                    for piece in pieces:
+                        delta = piece.delta
+                        if delta.tokens or delta.text or delta.finish_reason:
+                            collector = self._collectors[piece.index]
+                            await listener(collector, steps_of(collector, delta))
+
+    @contextmanager
+    def _admitted(self) -> Iterator[Generation]:
+        """The generation, while there is room and quota for it."""
         call, service = self._call, self._call.service
         with service.limits.admitted(len(self._requests)):
             call.headers += call.meter.prompt(self._prompt_tokens)
             sequences = list(zip(self._requests, self._collectors))
-            generation = Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
             try:
-                if self._options.stream:
-                    await self._stream(generation)
-                    return None
-                async with bounded_call(call), generation:
-                    async for _ in generation.steps():
-                        pass  # the collectors keep what comes
+                yield Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
             finally:
                 call.meter.output(sum([collector.num_output_tokens for collector in self._collectors]))
-        named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
-        return Reply(await service.off_loop(named * BYTES_A_POSITION, self._whole))
 
     def _whole(self) -> bytes:
         whole = {
@@ -119,16 +131,8 @@ class Answer:
                     out = b"".join([chunks.render(piece.index, piece.delta) for piece in pieces])
                     if out:
                         await events.write(out)
-        except ClientDisconnect:
-            raise
         except Exception as exc:
-            if not events.started:
-                raise
-            if not isinstance(exc, OctavoError):
-                log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
-            fail = failure(exc)
-            self._call.journey.code = fail.error.code or fail.error.type
-            await events.fail(fail)
+            await events.fail(events.fault(exc))
             return
         await events.finish(chunks.usage_event() if self._options.usage_at_end else b"")
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +16,21 @@ from octavo.base.errors import OctavoError, Unavailable, UserError
 from octavo.serve import inner
 from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
+from octavo.serve.errors import failure
 from octavo.serve.openai import chat
 from octavo.serve.openai.answer import bounded_call
 from octavo.serve.openai.extras import own_words, passed_on
 from octavo.serve.responses.builder import ResponseBuilder
 from octavo.serve.responses.job import ResponseJob, check_room, send_events
 from octavo.serve.responses.schema import SILENT, InputItem, ResponsesRequest
-from octavo.serve.responses.sinks import JobSink, ReplySink, StreamSink
 from octavo.serve.responses.translate import chat_body, check, input_items
 from octavo.serve.responses.truncation import fitting
+from octavo.serve.sse import EventStream
 from octavo.serve.store.responses import StoredResponse
+from octavo.serve.turns import Listener, Step
+from octavo.text.collect import Collector
+
+log = logging.getLogger("octavo.serve")
 
 START_S = 0.5  # how long a background response is watched for faults of its request before it is called queued
 
@@ -62,18 +69,41 @@ async def create(call: Call) -> Reply | None:
         call.body_bytes, _encode, call.service.backend, body, items, passed_on(unknown, _ELSEWHERE)
     )
     builder = ResponseBuilder(_head(call, body, model, store))
-    sink = StreamSink(call, builder) if body.stream else ReplySink(builder)
     with own_words(_NAMES, unknown):
         if body.background:
             return await _background(call, body, request, builder)
-        await inner.stream(call, chat.create, request, sink)
-    finished = sink.finish()
-    if store and not sink.failed:  # before the client hears of the end, so that it can go on from here
+        if body.stream:
+            await _stream(call, body, request, builder, store=store)
+            return None
+        await inner.tell(call, chat.create, request, _listener(builder))
+    builder.finish()
+    if store:
         await call.service.stores.responses.put(_row(call.owner, body, builder))
-    if isinstance(sink, StreamSink):
-        await sink.close(finished)
-        return None
     return json_reply(builder.response)
+
+
+async def _stream(call: Call, body: ResponsesRequest, request: bytes, builder: ResponseBuilder, *, store: bool) -> None:
+    """The answer begins with the first event, so that what fails before has its status. This dialect has no [DONE]."""
+    events = EventStream(call)
+    try:
+        async with events.kept_alive():
+            await inner.tell(call, chat.create, request, _listener(builder, events))
+    except Exception as exc:
+        await events.finish(builder.fail(events.fault(exc).error), end=b"")
+        return
+    finished = builder.finish()
+    if store:  # before the client hears of the end, so that it can go on from here
+        await call.service.stores.responses.put(_row(call.owner, body, builder))
+    await events.finish(finished, end=b"")
+
+
+def _listener(builder: ResponseBuilder, events: EventStream | None = None) -> Listener:
+    async def hear(collector: Collector, steps: Sequence[Step]) -> None:
+        out = builder.take(collector, steps)
+        if events is not None and out:
+            await events.write(out)
+
+    return hear
 
 
 async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
@@ -179,20 +209,26 @@ async def _background(call: Call, body: ResponsesRequest, request: bytes, builde
 
 async def _run(call: Call, body: ResponsesRequest, request: bytes, job: ResponseJob) -> None:
     """The job: makes the response and writes it down, however it ends."""
-    sink = JobSink(job)
-    store = call.service.stores.responses
+    builder, store = job.builder, call.service.stores.responses
+
+    async def hear(collector: Collector, steps: Sequence[Step]) -> None:
+        job.add(builder.take(collector, steps))
+
     try:
-        await inner.stream(call, chat.create, request, sink)
-        job.add(sink.finish())
+        await inner.tell(call, chat.create, request, hear)
+        job.add(builder.finish())
     except asyncio.CancelledError:
         if job.cancelled:
-            job.add(job.builder.stop("cancelled"))
+            job.add(builder.stop("cancelled"))
         else:
-            job.add(sink.fail(Unavailable("The server is shutting down.")))
-    except (OctavoError, msgspec.DecodeError) as exc:
-        job.error = exc
-        job.add(sink.fail(exc))
+            job.add(builder.fail(failure(Unavailable("The server is shutting down.")).error))
+    except Exception as exc:
+        if not isinstance(exc, OctavoError | msgspec.DecodeError):  # a bug: whoever asks for it must not wait for ever
+            log.error("the response %s failed", builder.response["id"], exc_info=exc)
+        if not job.begun.is_set():
+            job.error = exc
+        job.add(builder.fail(failure(exc).error))
     finally:
         call.meter.end()
-        await asyncio.shield(store.put(_row(job.owner, body, job.builder, job.events)))
+        await asyncio.shield(store.put(_row(job.owner, body, builder, job.events)))
         job.end()

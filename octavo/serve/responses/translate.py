@@ -36,8 +36,6 @@ def chat_body(body: ResponsesRequest, items: Sequence[InputItem]) -> dict[str, A
         "top_p": body.top_p,
         "max_completion_tokens": body.max_output_tokens,
         "parallel_tool_calls": body.parallel_tool_calls,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
     if wants_logprobs(body):
         found["logprobs"], found["top_logprobs"] = True, body.top_logprobs or 0
