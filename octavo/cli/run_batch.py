@@ -33,8 +33,9 @@ def run(options: BatchOptions, engine: EngineConfig) -> int:
     if target.is_dir():
         raise ConfigError(f"--output-file {target} is a folder")
     from octavo.serve.batches.offline import run_file
+    from octavo.serve.start import launch
 
-    done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency))
+    done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency, launcher=launch))
     failed = f", {done.total - done.ok} of them with errors" if done.ok < done.total else ""
     print(f"octavo: {done.total} lines answered{failed}; {target}", file=sys.stderr)
     return 0 if done.ok == done.total else 1
