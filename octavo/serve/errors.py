@@ -91,7 +91,13 @@ _HTTP_CODES = {
     405: ("invalid_request_error", "method_not_allowed", "This path does not answer to that method."),
 }
 
-_STATUS_KINDS: dict[int, type[UserError]] = {404: NotFound, 413: TooLarge, 429: Overloaded, 503: Unavailable}
+_STATUS_KINDS: dict[int, type[UserError]] = {
+    404: NotFound,
+    408: TooSlow,
+    413: TooLarge,
+    429: Overloaded,
+    503: Unavailable,
+}
 
 
 def failure(exc: BaseException) -> Failure:

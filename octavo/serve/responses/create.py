@@ -64,10 +64,9 @@ async def create(call: Call) -> Reply | None:
     store = body.store is not False and await call.service.stores.responses.usable()
     if body.background and not store:
         raise UserError("background needs a stored response.", param="background", code="invalid_value")
-    items = [*await _history(call, body), *input_items(body)]
-    request = await call.service.off_loop(
-        call.body_bytes, _encode, call.service.backend, body, items, passed_on(unknown, _ELSEWHERE)
-    )
+    earlier, extra = await _earlier(call, body), passed_on(unknown, _ELSEWHERE)
+    size = call.body_bytes + sum(row.size for row in earlier)
+    request = await call.service.off_loop(size, _encode, call.service.backend, body, earlier, extra)
     builder = ResponseBuilder(_head(call, body, model, store))
     with own_words(_NAMES, unknown):
         if body.background:
@@ -106,8 +105,8 @@ def _listener(builder: ResponseBuilder, events: EventStream | None = None) -> Li
     return hear
 
 
-async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
-    """The conversation so far, oldest first."""
+async def _earlier(call: Call, body: ResponsesRequest) -> list[StoredResponse]:
+    """The responses that this one goes on from, oldest first."""
     if body.previous_response_id is None:
         return []
     with own_words({"response_id": "previous_response_id"}, {}):
@@ -116,14 +115,18 @@ async def _history(call: Call, body: ResponsesRequest) -> list[InputItem]:
         raise UserError(f"The conversation has more than {len(chain)} turns.", param="previous_response_id")
     if chain[0].status not in ("completed", "incomplete"):
         raise UserError(f"The previous response is {chain[0].status}.", param="previous_response_id")
+    return chain[::-1]
+
+
+def _encode(
+    backend: Backend, body: ResponsesRequest, earlier: list[StoredResponse], extra: dict[str, msgspec.Raw]
+) -> bytes:
+    """The chat request. It may have read much more than its own body: what was said earlier."""
     items: list[InputItem] = []
-    for row in reversed(chain):
+    for row in earlier:
         items += msgspec.json.decode(row.input, type=list[InputItem])
         items += msgspec.json.decode(row.response, type=_Output).output
-    return items
-
-
-def _encode(backend: Backend, body: ResponsesRequest, items: list[InputItem], extra: dict[str, msgspec.Raw]) -> bytes:
+    items += input_items(body)
     if body.truncation == "auto":
         items = fitting(backend, body, items)
     return msgspec.json.encode({**extra, **chat_body(body, items)})
