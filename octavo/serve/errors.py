@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from starlette.exceptions import HTTPException
 
-from octavo.base.errors import EngineDead, NotFound, OctavoError, Overloaded, TooLarge, Unavailable, UserError
+from octavo.base.errors import EngineDead, NotFound, OctavoError, Overloaded, TooLarge, Unavailable, UserError, missing
 
 MAX_MESSAGE_CHARS = 400  # at most 4 bytes each in UTF-8; messages quote input only in part
 INTERNAL_TEXT = "The server could not finish this request. The fault is not in the request; it may be sent again."
@@ -138,11 +138,11 @@ def invalid_json(exc: msgspec.DecodeError) -> UserError:
         reason, _, path = text.partition(" - at `key` in `$")
         reason = f"a key: {reason}" if path else reason
     param = path.rstrip("`").lstrip(".").replace("[...]", "") or None
-    missing = _MISSING.match(reason)
-    if missing:
-        name = missing.group(1)
+    absent = _MISSING.match(reason)
+    if absent:
+        name = absent.group(1)
         param = f"{param}.{name}" if param else name
-        return UserError(f"{param} is missing.", param=param, code="missing_required_parameter")
+        return missing(param)
     reason = reason.replace("`", "").replace("of length <=", "of at most length")
     where = f"{param}: " if param else ""
     return UserError(f"{where}{reason}.", param=param, code="invalid_value")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from octavo.base.errors import UserError
+from octavo.base.errors import bad_value
 from octavo.serve.calls import Backend, Call, Reply
 from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.chunks import Chunks, Options
@@ -28,7 +28,7 @@ def options_of(body: Sampled) -> Options:
     """How the answer is to be sent. UserError for stream options without a stream."""
     stream, given = bool(body.stream), body.stream_options
     if given is not None and not stream:
-        raise UserError("stream_options needs stream: true.", param="stream_options", code="invalid_value")
+        raise bad_value("stream_options", "needs stream: true")
     at_end = bool(given and given.include_usage)
     always = at_end and bool(given and given.continuous_usage_stats)
     return Options(stream, at_end, always, bool(body.return_token_ids))

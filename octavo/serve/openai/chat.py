@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 from octavo.base.params import MAX_TOKENS
 from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
@@ -49,7 +49,7 @@ def _check(body: ChatRequest) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(body, name)
         if value is not None and not 1 <= value <= MAX_TOKENS:
-            raise UserError(f"{name} must be between 1 and {MAX_TOKENS}.", param=name, code="invalid_value")
+            raise bad_value(name, f"must be between 1 and {MAX_TOKENS}")
     if body.logprob_token_ids and not body.logprobs:
         raise UserError("logprob_token_ids needs logprobs: true.", param="logprob_token_ids")
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from octavo.base.errors import OctavoError, Unavailable, UserError
+from octavo.base.errors import OctavoError, Unavailable, UserError, bad_value
 from octavo.serve import inner
 from octavo.serve.calls import Backend, Call, Reply, json_reply
 from octavo.serve.decode import Schema
@@ -63,7 +63,7 @@ async def create(call: Call) -> Reply | None:
     model = call.service.check_model(body.model)
     store = body.store is not False and await call.service.stores.responses.usable()
     if body.background and not store:
-        raise UserError("background needs a stored response.", param="background", code="invalid_value")
+        raise bad_value("background", "needs a stored response")
     earlier, extra = await _earlier(call, body), passed_on(unknown, _ELSEWHERE)
     size = call.body_bytes + sum(row.size for row in earlier)
     request = await call.service.off_loop(size, _encode, call.service.backend, body, earlier, extra)
