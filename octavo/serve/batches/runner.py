@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from octavo.base.errors import NotFound, OctavoError
+from octavo.base.errors import NotFound, OctavoError, Overloaded
 from octavo.serve.batches.journal import Journal
 from octavo.serve.batches.lines import count_lines
 from octavo.serve.batches.work import Work
@@ -130,7 +130,12 @@ async def _work(service: Service, tenant: str, run: BatchRun) -> None:
             batch.turn("in_progress")
         if batch.status == "cancelling":
             run.work.stop()
-        finished = await _watched(service, run, run.work)
+        try:
+            finished = await _watched(service, run, run.work)
+        except Overloaded as exc:  # no room for more answers; those that are there are kept
+            await _keep_answers(service, run, journal)
+            _fail(batch, "no_room", str(exc))
+            return
         if not finished and not run.work.stopped:
             return  # the server ends; the next one goes on
         await _finish(service, run, journal, expired=run.work.expired)
@@ -167,9 +172,13 @@ async def _finish(service: Service, run: BatchRun, journal: Journal, *, expired:
     cancelled = batch.status == "cancelling"
     if not cancelled:
         batch.turn("finalizing")
-    batch.output_file_id = await _copy(service, run, journal, "output", ok=True)
-    batch.error_file_id = await _copy(service, run, journal, "errors", ok=False)
+    await _keep_answers(service, run, journal)
     batch.turn("cancelled" if cancelled else "expired" if expired else "completed")
+
+
+async def _keep_answers(service: Service, run: BatchRun, journal: Journal) -> None:
+    run.batch.output_file_id = await _copy(service, run, journal, "output", ok=True)
+    run.batch.error_file_id = await _copy(service, run, journal, "errors", ok=False)
 
 
 async def _copy(service: Service, run: BatchRun, journal: Journal, kind: str, *, ok: bool) -> str | None:
