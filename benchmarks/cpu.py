@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from octavo.bench.hardware import free_port  # noqa: E402
 from octavo.bench.plot import Panel, chart  # noqa: E402
 from octavo.bench.report import Row, row, write  # noqa: E402
 
@@ -152,7 +153,7 @@ def start_rows(name: str, file: Path, args: argparse.Namespace) -> list[Row]:
     peer = args.peers / "llama" / "bin" / "python" if args.peers else None
     ours, theirs = [], []
     for _ in range(args.rounds + 1):
-        port = serving.free_port()
+        port = free_port()
         command = serving.octavo_command(Path(sys.executable), file, port, args.threads)
         ours.append(serving.start(command, port, {"PYTHONPATH": str(ROOT)}, args.timeout))
         if peer is not None and peer.exists():
@@ -279,7 +280,7 @@ def vllm_figures(args: argparse.Namespace) -> Figures | None:
     python = args.peers / "vllm" / "bin" / "python" if args.peers else None
     if python is None or not python.exists() or args.plain is None or args.only not in (None, "served"):
         return None
-    port = serving.free_port()
+    port = free_port()
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: args.threads]))
     # Left alone it keeps a core for its scheduler, which halves what two cores give.
     environment = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CPU_KVCACHE_SPACE": "2"}
@@ -305,7 +306,7 @@ def served(file: Path, args: argparse.Namespace) -> Figures | None:
     """Octavo's server under load, the best of each figure."""
     runs = []
     for _ in range(args.rounds):
-        port = serving.free_port()
+        port = free_port()
         command = serving.octavo_command(Path(sys.executable), file, port, args.threads)
         runs.append(try_serving(command, port, {"PYTHONPATH": str(ROOT)}, args.timeout))
     found = [run for run in runs if run is not None]

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -93,12 +92,6 @@ def _hush() -> None:
     if path and not _held:
         _held.append(open(path, "a"))  # noqa: SIM115 - it stays open
         fcntl.flock(_held[0], fcntl.LOCK_EX)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -38,6 +38,16 @@ class UserError(OctavoError):
         self.code = code
 
 
+def bad_value(path: str, what: str) -> UserError:
+    """For a field whose value cannot be; `what` goes on from its name: ``must be a string``."""
+    return UserError(f"{path} {what}.", param=path, code="invalid_value")
+
+
+def missing(path: str) -> UserError:
+    """For a field that has to be there."""
+    return UserError(f"{path} is missing.", param=path, code="missing_required_parameter")
+
+
 class NotFound(UserError):
     status = 404
     kind = "not_found_error"

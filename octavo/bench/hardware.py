@@ -2,7 +2,9 @@
 
 import platform
 import re
+import socket
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,6 +64,21 @@ def slug(name: str) -> str:
     """``"AMD EPYC 9B14 96-Core Processor"`` -> ``"amd-epyc-9b14"``."""
     name = re.sub(r"\((r|tm)\)|@.*|\d+-core.*|\b(cpu|processor)\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-") or "unknown"
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package; None where it is missing."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def gpus() -> list[Gpu]:

@@ -4,7 +4,6 @@ import sys
 from typing import Annotated, Any
 
 from msgspec import Struct
-from tqdm import tqdm
 
 from octavo.base.config import EngineConfig, doc
 from octavo.bench.data import even
@@ -27,6 +26,8 @@ class LatencyOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def measure(options: LatencyOptions, engine: EngineConfig) -> tuple[list[Row], dict[str, Any]]:
     """Time whole batches, and batches of one token; what lies between them is decoding."""
+    from tqdm import tqdm  # here, so that help does not wait for it
+
     first, whole = [], []
     with open_llm(engine) as llm:
         rounds = options.num_iters_warmup + options.num_iters

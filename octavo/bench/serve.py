@@ -6,7 +6,6 @@ import sys
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
-from tqdm import tqdm
 
 from octavo.base.config import doc
 from octavo.base.errors import ConfigError, EngineError
@@ -74,6 +73,8 @@ def body_of(options: ServeBenchOptions, model: str, prompt: list[int] | str, len
 
 def measure(options: ServeBenchOptions, model: str) -> tuple[list[Row], dict[str, Any]]:
     """Send the load and sum up. Raises EngineError when no request was served."""
+    from tqdm import tqdm  # here, so that help does not wait for it
+
     load = load_of(options)
     bodies = [body_of(options, model, prompt, length) for prompt, length in zip(load.prompts, load.output_lens)]
     path = "/v1/completions" if options.endpoint == "completions" else "/v1/chat/completions"

@@ -1,4 +1,4 @@
-"""Percentiles and summaries of what was measured."""
+"""Percentiles and means of what was measured."""
 
 from collections.abc import Sequence
 
@@ -17,14 +17,3 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def mean(values: Sequence[float]) -> float:
     """NaN for no values."""
     return sum(values) / len(values) if values else float("nan")
-
-
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Mean, median, tails and the worst of a set of times."""
-    return {
-        "mean": mean(values),
-        "p50": percentile(values, 50),
-        "p90": percentile(values, 90),
-        "p99": percentile(values, 99),
-        "max": max(values, default=float("nan")),
-    }

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
-from tqdm import tqdm
 
 from octavo.base.config import EngineConfig, doc
 from octavo.bench.data import Load, even, mixed
@@ -53,6 +52,8 @@ def measure(options: ThroughputOptions, engine: EngineConfig) -> tuple[list[Row]
 
 def batching_rows(llm: Any, options: ThroughputOptions, size: int) -> list[Row]:
     """One row of the table: `size` equal requests at once, the median of the rounds."""
+    from tqdm import tqdm  # here, so that help does not wait for it
+
     seconds = []
     for number in tqdm(range(options.rounds + 1), desc=f"{size:>3} at once", unit="round", file=sys.stderr):
         load = even(size, options.input_len, options.output_len, seed=1000 * size + number)

@@ -3,16 +3,14 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 from octavo.base.config import EngineConfig
-from octavo.base.errors import ConfigError, UnknownName
 from octavo.bench import latency, report, serve, throughput
+from octavo.bench.hardware import version
 from octavo.cli.client import Client
-from octavo.cli.command import Command
-from octavo.cli.help import bold
+from octavo.cli.command import Command, dispatch, need_model
 
 
 class Outputs(Protocol):
@@ -25,7 +23,7 @@ class Outputs(Protocol):
 
 
 def run_latency(options: latency.LatencyOptions, engine: EngineConfig) -> int:
-    _need_model(engine)
+    need_model(engine, "bench latency MODEL")
     rows, facts = latency.measure(options, engine)
     keep(options, rows, facts)
     return 0
@@ -33,7 +31,7 @@ def run_latency(options: latency.LatencyOptions, engine: EngineConfig) -> int:
 
 def run_throughput(options: throughput.ThroughputOptions, engine: EngineConfig) -> int:
     """Exit code 1 when the KV cache wastes more than its limit."""
-    _need_model(engine)
+    need_model(engine, "bench throughput MODEL")
     rows, facts = throughput.measure(options, engine)
     keep(options, rows, facts)
     over = throughput.verdict(rows)
@@ -57,20 +55,9 @@ def keep(options: Outputs, rows: list[report.Row], facts: dict[str, Any]) -> Non
     if options.result_dir:
         subject = " ".join(str(facts[key]) for key in ("model", "dtype") if key in facts)
         command = "octavo " + shlex.join(sys.argv[1:])
-        path = report.write(Path(options.result_dir), command, report.about(subject, rows), {"torch": _torch_version()})
+        told = {"torch": version("torch") or "none"}
+        path = report.write(Path(options.result_dir), command, report.about(subject, rows), told)
         print(f"written to {path}", file=sys.stderr)
-
-
-def _torch_version() -> str:
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return "none"
-
-
-def _need_model(engine: EngineConfig) -> None:
-    if not engine.model.model:
-        raise ConfigError("which model? octavo bench takes a folder, a .gguf file or a hub name")
 
 
 BENCHMARKS = {
@@ -100,10 +87,4 @@ BENCHMARKS = {
 
 def COMMAND(argv: Sequence[str]) -> int:
     """Pick the benchmark and run it."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(f"{bold('usage:')} octavo bench NAME [options]\n")
-        print("\n".join(f"  {name:<12} {command.summary}" for name, command in BENCHMARKS.items()))
-        return 0 if argv else 2
-    if argv[0] not in BENCHMARKS:
-        raise UnknownName("benchmark", argv[0], BENCHMARKS)
-    return BENCHMARKS[argv[0]](argv[1:])
+    return dispatch("bench", "benchmark", BENCHMARKS, argv)

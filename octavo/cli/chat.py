@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from octavo.base.config import EngineConfig, doc
 from octavo.base.errors import OctavoError
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 from octavo.cli.client import Answer, Client
 from octavo.cli.command import Command
 from octavo.cli.connect import TalkOptions, connection

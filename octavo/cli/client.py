@@ -1,5 +1,6 @@
 """A small client of an OpenAI-compatible server, on the standard library: enough for a terminal."""
 
+import contextlib
 import http.client
 import json
 import time
@@ -71,27 +72,25 @@ class Client:
 
     def ready(self) -> bool:
         """Whether the server takes requests now."""
-        try:
-            connection = self._connect(timeout_s=2.0)
-            connection.request("GET", f"{self._prefix}/ready")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+        with contextlib.closing(self._connect(timeout_s=2.0)) as connection:
+            try:
+                connection.request("GET", f"{self._prefix}/ready")
+                return connection.getresponse().status == 200
+            except (OSError, http.client.HTTPException):
+                return False
 
     def models(self) -> list[str]:
         """The names the server answers to."""
         reply = self._json("GET", "/v1/models")
         return [str(entry["id"]) for entry in reply.get("data", []) if isinstance(entry, dict) and "id" in entry]
 
-    def text(self, path: str) -> str:
+    def text(self, path: str, method: str = "GET", timeout_s: float = 30.0) -> str:
         """A page as text. Raises UserError with the server's own words, EngineError without an answer."""
-        connection = self._connect(timeout_s=30.0)
-        try:
-            return self._send(connection, "GET", path, None).read(MAX_REPLY_BYTES).decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise EngineError(f"no answer from {self.url}: {error}") from None
-        finally:
-            connection.close()
+        with contextlib.closing(self._connect(timeout_s)) as connection:
+            try:
+                return self._send(connection, method, path, None).read(MAX_REPLY_BYTES).decode("utf-8", "replace")
+            except (OSError, http.client.HTTPException) as error:
+                raise EngineError(f"no answer from {self.url}: {error}") from None
 
     def command(self, path: str, timeout_s: float = 600.0) -> dict[str, Any]:
         """POST without a body: an operator's command. Raises UserError with the server's own words."""
@@ -135,14 +134,11 @@ class Client:
             connection.close()
 
     def _json(self, method: str, path: str, timeout_s: float = 30.0) -> dict[str, Any]:
-        connection = self._connect(timeout_s)
         try:
-            reply = json.loads(self._send(connection, method, path, None).read(MAX_REPLY_BYTES))
-            return reply if isinstance(reply, dict) else {}
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            reply = json.loads(self.text(path, method, timeout_s))
+        except ValueError as error:
             raise EngineError(f"no answer from {self.url}: {error}") from None
-        finally:
-            connection.close()
+        return reply if isinstance(reply, dict) else {}
 
     def _send(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Mapping[str, Any] | None

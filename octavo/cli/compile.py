@@ -12,7 +12,7 @@ from msgspec import Struct
 from octavo.base.config import EngineConfig, doc
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
-from octavo.cli.command import Command
+from octavo.cli.command import Command, need_model
 
 GB = 10**9
 # What the shape of a kernel depends on: compute capability, multiprocessors, KiB of shared memory; and GB in all.
@@ -37,8 +37,7 @@ class CompileOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def run(options: CompileOptions, engine: EngineConfig) -> int:
     """Rehearse a start for that GPU and wait for its kernels."""
-    if not engine.model.model:
-        raise ConfigError("which model? octavo compile MODEL --gpu h200")
+    need_model(engine, "compile MODEL --gpu h200")
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise ConfigError("TRITON_INTERPRET=1 has kernels interpreted; unset it to compile them")
     from octavo.engine.resolve import resolve

@@ -9,47 +9,37 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Struct
 
 from octavo import __version__
 from octavo.base.args import options_of
 from octavo.base.config import OctavoConfig, doc
-from octavo.base.folders import cache_folder
 from octavo.base.human import format_bytes
+from octavo.base.places import cache_folder
+from octavo.bench.hardware import gpus, machine, version
 from octavo.cli.command import Command
 from octavo.cli.doctor_host import (
     DEFAULT_PORT,
+    GIB,
+    Section,
     build_section,
     clock_section,
     container_section,
     driver_section,
+    existing,
     network_section,
 )
 from octavo.cli.help import bold
-from octavo.cli.section import Section
 
-GIB = 1 << 30
 FEW_FILES = 4096
 LIBRARIES = (
-    *("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "msgspec", "starlette"),
-    *("httpx", "filelock", "python-multipart"),
-    *(
-        "uvicorn",
-        "uvloop",
-        "httptools",
-        "pyzmq",
-        "aiohttp",
-        "prometheus-client",
-        "psutil",
-        "pyyaml",
-        "rich",
-        "tqdm",
-        "llguidance",
-    ),
+    *("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "jinja2", "msgspec", "starlette", "httpx"),
+    *("filelock", "python-multipart", "uvicorn", "uvloop", "httptools", "pyzmq", "aiohttp", "prometheus-client"),
+    *("psutil", "pyyaml", "rich", "tqdm", "llguidance"),
 )
 DISPENSABLE = frozenset({"uvloop", "rich"})  # of LIBRARIES: a server runs without them, more slowly or plainly
 OPTIONAL = ("triton", "xgrammar", "opentelemetry-sdk")
@@ -77,19 +67,18 @@ def python_section() -> Section:
 def library_section() -> Section:
     section = Section("libraries")
     for name in (*LIBRARIES, *OPTIONAL):
-        version = _version(name)
-        section.facts[name] = version or "-"
-        if version is None and name in LIBRARIES:
-            found = section.warnings if name in DISPENSABLE else section.failures
-            found.append(f"{name} is missing: pip install {name}")
-    torch = _version("torch")
+        found = version(name)
+        section.facts[name] = found or "-"
+        if found is None and name in LIBRARIES:
+            told = section.warnings if name in DISPENSABLE else section.failures
+            told.append(f"{name} is missing: pip install {name}")
+    torch = version("torch")
     if torch and not TORCH_FROM <= _numbers(torch) < TORCH_BELOW:
         section.warnings.append(f"torch {torch} is untested here; install torch>=2.11,<2.15")
     return section
 
 
 def machine_section() -> Section:
-    from octavo.bench.hardware import machine
     from octavo.platform.limits import memory_limits
 
     here = machine()
@@ -139,8 +128,6 @@ def device_section() -> Section:
     section = Section("device")
     try:
         import torch
-
-        from octavo.bench.hardware import gpus
     except Exception as error:
         section.failures.append(f"torch cannot be imported: {type(error).__name__}: {error}; install it again")
         return section
@@ -178,7 +165,7 @@ def cache_section() -> Section:
     for name, folder in (("octavo", cache_folder()), ("model hub", hub_folder())):
         size = format_bytes(_size(folder)) if folder.is_dir() else "not there yet"
         section.facts[name] = f"{folder} ({size})"
-        if not os.access(_existing(folder), os.W_OK):
+        if not os.access(existing(folder), os.W_OK):
             section.warnings.append(f"{folder} cannot be written; set XDG_CACHE_HOME or HF_HOME to a folder that can")
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         section.warnings.append("HF_HUB_OFFLINE is set: only models that are already here can be named by hub name")
@@ -187,8 +174,8 @@ def cache_section() -> Section:
 
 def hub_folder() -> Path:
     """Where downloaded models are kept."""
-    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", "~/.cache/huggingface"), "hub")
-    return Path(hub).expanduser()
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
 
 
 def disk_section() -> Section:
@@ -228,7 +215,7 @@ def run(options: DoctorOptions) -> int:
     """Print the report. The exit code is 1 where a server would not work, else 0."""
     sections = [*(make() for make in SECTIONS), network_section(options.port)]
     if options.json:
-        print(json.dumps([_data(section) for section in sections], indent=1))
+        print(json.dumps([asdict(section) for section in sections], indent=1))
         return int(any(section.failures for section in sections))
     for section in sections:
         if not section.facts and not section.warnings and not section.failures:
@@ -250,31 +237,8 @@ def _verdict(failures: int, warnings: int) -> str:
     return ", ".join(parts) or "All well."
 
 
-def _data(section: Section) -> dict[str, Any]:
-    return {
-        "title": section.title,
-        "facts": section.facts,
-        "warnings": section.warnings,
-        "failures": section.failures,
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.partition("+")[0].split(".")[:2] if part.isdigit())
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
 
 
 def _size(folder: Path) -> int:

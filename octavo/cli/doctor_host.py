@@ -7,13 +7,13 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from octavo.base.human import format_bytes
 from octavo.cli.own_server import port_in_use
-from octavo.cli.section import Section
 
 GIB = 1 << 30
 SMALL_DISK = 5 * GIB
@@ -22,6 +22,19 @@ DEFAULT_PORT = 8000
 DRIVER_FILES = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+
+
+@dataclass(slots=True)
+class Section:
+    """Facts in order, and two kinds of trouble, each said with what to do about it.
+
+    `failures`: no server starts here, or none can use the GPU that is here. `warnings`: it works, but less well.
+    """
+
+    title: str
+    facts: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 def driver_section(root: Path = Path("/")) -> Section:
@@ -137,8 +150,7 @@ def clock_section(folders: Iterable[Path]) -> Section:
         )
     seen: set[int] = set()
     for folder in folders:
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
+        folder = existing(folder)
         device = folder.stat().st_dev
         if device in seen:
             continue
@@ -154,6 +166,13 @@ def clock_section(folders: Iterable[Path]) -> Section:
         if nodes.f_files and nodes.f_favail < 1000:
             section.warnings.append(f"the disk of {folder} has no inodes left: remove small files")
     return section
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
 
 
 def _nvidia_smi() -> tuple[str, tuple[int, ...]] | None:

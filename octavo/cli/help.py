@@ -3,30 +3,16 @@
 import shutil
 import sys
 import textwrap
-from typing import Protocol
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from octavo.base.args import Option, options_of
 from octavo.base.errors import UnknownName
 
-
-class Described(Protocol):
-    """What help needs to know of a command."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def roots(self) -> tuple[type[Struct], ...]: ...
-    @property
-    def positional(self) -> str | None: ...
-    @property
-    def example(self) -> str: ...
+if TYPE_CHECKING:
+    from octavo.cli.command import Command
 
 
-def render(command: Described, topic: str) -> str:
+def render(command: "Command", topic: str) -> str:
     """The help page of a command. `topic` is "", "all", a section's name, or a flag's."""
     sections = by_section(options_of(command.roots))
     if topic == "":
@@ -50,7 +36,7 @@ def by_section(options: list[Option]) -> dict[str, list[Option]]:
     return sections
 
 
-def usage(command: Described) -> str:
+def usage(command: "Command") -> str:
     """The usage line and what the command does."""
     place = f" [{command.positional.upper()}]" if command.positional else ""
     lines = [f"{bold('usage:')} octavo {command.name}{place} [options]", "", command.summary]
@@ -64,7 +50,7 @@ def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text
 
 
-def _short_page(command: Described, sections: dict[str, list[Option]]) -> str:
+def _short_page(command: "Command", sections: dict[str, list[Option]]) -> str:
     lines = [usage(command)]
     for name, options in sections.items():
         lines += ["", bold(name)]

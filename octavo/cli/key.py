@@ -8,9 +8,8 @@ from typing import Annotated
 from msgspec import Struct
 
 from octavo.base.config import doc
-from octavo.base.errors import ConfigError, UnknownName
-from octavo.cli.command import Command
-from octavo.cli.help import bold
+from octavo.base.errors import ConfigError
+from octavo.cli.command import Command, dispatch
 from octavo.serve.keyfile import Key, KeyLimits, check_name, digest_of, line_of, new_key, parse_line, parse_scopes
 
 SHORTEST = 16  # characters of a key that somebody brings along
@@ -82,10 +81,4 @@ ACTIONS = {
 
 def COMMAND(argv: Sequence[str]) -> int:
     """Pick the action and run it."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(f"{bold('usage:')} octavo key ACTION [options]\n")
-        print("\n".join(f"  {name:<12} {command.summary}" for name, command in ACTIONS.items()))
-        return 0 if argv else 2
-    if argv[0] not in ACTIONS:
-        raise UnknownName("action", argv[0], ACTIONS)
-    return ACTIONS[argv[0]](argv[1:])
+    return dispatch("key", "action", ACTIONS, argv)

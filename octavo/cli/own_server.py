@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from octavo.base.args import options_of, to_argv
 from octavo.base.config import EngineConfig, OctavoConfig
+from octavo.bench.hardware import free_port
 from octavo.cli.client import Client
 
 STOP_WAIT_S = 10.0
@@ -38,13 +39,6 @@ def own_server(config: EngineConfig, port: int = 0, log_level: str = "warning") 
         yield client
     finally:
         _stop(server)
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def port_in_use(port: int, host: str = "127.0.0.1") -> bool:

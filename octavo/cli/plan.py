@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from octavo.base.config import EngineConfig, Resolved, doc
 from octavo.base.errors import ConfigError
 from octavo.base.human import format_bytes
-from octavo.cli.command import Command
+from octavo.cli.command import Command, need_model
 
 GIB = 1 << 30
 
@@ -228,8 +228,7 @@ def page(facts: dict[str, Any], model: str) -> str:
 
 def run(options: PlanOptions, engine: EngineConfig) -> int:
     """Print the plan; exit code 1 when the model does not fit."""
-    if not engine.model.model:
-        raise ConfigError("which model? octavo plan takes a folder, a .gguf file or a hub name")
+    need_model(engine, "plan MODEL")
     plan = make_plan(options, engine)
     facts = describe(plan, options)
     print(json.dumps(facts, indent=1) if options.json else page(facts, engine.model.model))

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from octavo.base.config import EngineConfig, doc
 from octavo.base.errors import ConfigError
-from octavo.cli.command import Command
+from octavo.cli.command import Command, need_model
 
 
 class BatchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,8 +22,7 @@ class BatchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def run(options: BatchOptions, engine: EngineConfig) -> int:
     """Answer a file. 0 when every line had an answer with a status below 400."""
-    if not engine.model.model:
-        raise ConfigError("which model? octavo run-batch MODEL -i IN -o OUT takes a folder, a .gguf file or a hub name")
+    need_model(engine, "run-batch MODEL -i IN -o OUT")
     if options.input_file is None or options.output_file is None:
         raise ConfigError("run-batch needs -i FILE and -o FILE")
     source, target = Path(options.input_file).expanduser(), Path(options.output_file).expanduser()
@@ -34,8 +33,9 @@ def run(options: BatchOptions, engine: EngineConfig) -> int:
     if target.is_dir():
         raise ConfigError(f"--output-file {target} is a folder")
     from octavo.serve.batches.offline import run_file
+    from octavo.serve.start import launch
 
-    done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency))
+    done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency, launcher=launch))
     failed = f", {done.total - done.ok} of them with errors" if done.ok < done.total else ""
     print(f"octavo: {done.total} lines answered{failed}; {target}", file=sys.stderr)
     return 0 if done.ok == done.total else 1

@@ -1,14 +1,12 @@
 """`octavo serve MODEL`: the HTTP server."""
 
 from octavo.base.config import OctavoConfig
-from octavo.base.errors import ConfigError
-from octavo.cli.command import Command
+from octavo.cli.command import Command, need_model
 
 
 def run(config: OctavoConfig) -> int:
     """Serve until told to stop."""
-    if not config.engine.model.model:
-        raise ConfigError("which model? octavo serve MODEL takes a folder, a .gguf file or a hub name")
+    need_model(config.engine, "serve MODEL")
     from octavo.serve.main import run as serve
 
     return serve(config) or 0

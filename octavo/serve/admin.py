@@ -1,4 +1,4 @@
-"""What an operator asks of a running server: to give the device's memory back, and to take it again.
+"""What an operator asks of a running server: to give the device's memory back, to take it again, to forget prefixes.
 
 Paths and parameters are vLLM's.
 """
@@ -64,6 +64,12 @@ async def wake_up(call: Call) -> Reply:
 async def is_sleeping(call: Call) -> Reply:
     """Whether any of the device's memory is given back."""
     return json_reply({"is_sleeping": bool(await call.service.backend.engine.control("is_sleeping"))})
+
+
+async def reset_prefix_cache(call: Call) -> Reply:
+    """Forgets all cached prefixes; running requests keep what they share."""
+    await call.service.backend.engine.control("reset_prefix_cache")
+    return json_reply({"status": "ok"})
 
 
 @asynccontextmanager

@@ -18,8 +18,9 @@ from octavo.serve.auth import Guard, Scope
 from octavo.serve.calls import Call, Endpoint, Header, Reply, Service
 from octavo.serve.cors import Cors, check_origins
 from octavo.serve.doors import DOOR
-from octavo.serve.errors import Envelope, failure, openai_envelope, send_failure
+from octavo.serve.errors import Envelope, failure, openai_envelope
 from octavo.serve.journey import Journey
+from octavo.serve.query import header
 from octavo.serve.quota import Meter
 from octavo.serve.table import ENDPOINTS
 
@@ -142,7 +143,8 @@ class App:
             log.error("request %s failed", answer.request_id, exc_info=exc)
         if answer.status:
             raise exc  # the answer has begun; the server cuts the connection
-        await send_failure(answer.send, fail, envelope(fail, answer.request_id))
+        reply = Reply(envelope(fail, answer.request_id), fail.status, headers=fail.headers)
+        await _send_reply(answer.send, reply, ())
 
 
 class _Answer:
@@ -176,24 +178,20 @@ async def _send_reply(send: Send, reply: Reply, extra: Sequence[Header]) -> None
 
 def _request_id(scope: AsgiScope, max_chars: int) -> str:
     """The caller's id if it is safe to log and echo, else a new one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given = value.decode("latin-1")
-            if len(given) <= max_chars and _SAFE_ID.fullmatch(given):
-                return str(given)
-    return uuid.uuid4().hex
+    given = header(scope, b"x-request-id") or ""
+    return given if len(given) <= max_chars and _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _wanted_timeout(scope: AsgiScope) -> float | None:
     """Seconds from ``X-Request-Timeout``. The ``x-stainless-timeout`` of OpenAI's client is passed over: it says how
     long that client will wait for bytes, and the client leaves by itself when it has waited so long."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-timeout":
-            text = value.decode("latin-1").strip()
-            if not _SECONDS.fullmatch(text) or float(text) <= 0:
-                raise UserError("X-Request-Timeout is a number of seconds above 0.", param="X-Request-Timeout")
-            return float(text)
-    return None
+    given = header(scope, b"x-request-timeout")
+    if given is None:
+        return None
+    text = given.strip()
+    if not _SECONDS.fullmatch(text) or float(text) <= 0:
+        raise UserError("X-Request-Timeout is a number of seconds above 0.", param="X-Request-Timeout")
+    return float(text)
 
 
 async def _unused(_: Any) -> Any:

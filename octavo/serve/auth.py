@@ -16,6 +16,7 @@ from octavo.base.errors import ConfigError, UserError
 from octavo.serve.errors import Forbidden, Unauthorized
 from octavo.serve.keyfile import UNLIMITED, KeyLimits, Scope, digest_of
 from octavo.serve.keys import KeyRing
+from octavo.serve.query import header
 
 __all__ = ["NOBODY", "Caller", "Guard", "Scope", "is_loopback"]
 
@@ -78,8 +79,9 @@ class Guard:
                 raise Forbidden("This needs a key with the scope admin, or --admin-port.", code="scope_missing")
         # Where being there is enough to administer, no web site is let in, whatever the operator has named.
         bare = inside or (needs is Scope.ADMIN and caller is NOBODY)
-        if bare or not self.allows(_origin(headers)):
-            _check_origin(headers, host)
+        origin = (header(request, b"origin") or "").lower()
+        if bare or not self.allows(origin):
+            _check_origin(origin, (header(request, b"sec-fetch-site") or "").lower(), host)
         return caller
 
     def allows(self, origin: str) -> bool:
@@ -136,18 +138,8 @@ def _host_header(headers: Headers) -> str:
     return host
 
 
-def _origin(headers: Headers) -> str:
-    return next((value.decode("latin-1") for name, value in headers if name == b"origin"), "")
-
-
-def _check_origin(headers: Headers, host: str) -> None:
+def _check_origin(origin: str, site: str, host: str) -> None:
     """A page of another web site may not call. Schemes of desktop programs pass: no web page can forge them."""
-    origin = site = ""
-    for name, value in headers:
-        if name == b"origin":
-            origin = value.decode("latin-1").lower()
-        elif name == b"sec-fetch-site":
-            site = value.decode("latin-1").lower()
     if not origin or site == "same-origin":
         return
     scheme, _, authority = origin.partition("://")

@@ -30,7 +30,7 @@ from octavo.serve.metrics import Metrics
 from octavo.serve.quota import Meter, Quotas
 from octavo.serve.record import Recorder
 from octavo.serve.store import Stores
-from octavo.serve.survival import survival_families
+from octavo.serve.turns import Listener
 from octavo.text.request import TextProcessor
 
 P = ParamSpec("P")
@@ -65,9 +65,9 @@ class Service:
         for name in self.names:
             if not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise ConfigError(f"--served-model-name takes 1 to {MAX_NAME} printable characters, got {name[:80]!r}")
-        self.metrics = Metrics(self.names[0], self.stats, compat=config.serve.metrics_compat == "vllm")
+        compat = config.serve.metrics_compat == "vllm"
+        self.metrics = Metrics(self.names[0], self.stats, self.survival, compat=compat)
         self.recorder = Recorder(self.metrics, config.serve)
-        self.metrics.show(*survival_families(self.survival))
         self.draining = False
         self.endpoints: Sequence[Endpoint] = ()
         self.jobs = Jobs()
@@ -149,10 +149,6 @@ class Service:
         """The engine's figures; zeros while there is none."""
         return self._backend.engine.stats if self._backend else EngineStats()
 
-    def tenant_of(self, owner: str) -> str:
-        """The tenant of an owner of stored things, for work that goes on without a request."""
-        return self.keys.tenant_of(owner)
-
     def meter_of(self, owner: str, tenant: str) -> Meter:
         """Counts a request that goes on without its caller against the caller's key."""
         return self.quotas.meter(Caller(tenant, owner, self.keys.limits_of(owner)))
@@ -176,10 +172,6 @@ class Service:
             return call(*args, **kwargs)
         with self.limits.held(size):
             return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *args, **kwargs))
-
-    async def end(self) -> None:
-        """Ends the jobs while the engine still runs, so that each can write down where it was."""
-        await self.jobs.end()
 
     def close(self) -> None:
         """Lets the threads, the stores and the traces go."""
@@ -206,6 +198,7 @@ class Call:
     journey: Journey = field(default_factory=Journey)  # shared by all that one HTTP request calls on the way
     meter: Meter = field(default_factory=Meter)  # of the caller's key
     timeout_s: float | None = None  # what the caller gives it
+    listener: Listener | None = None  # told a chat's answer instead of the client
 
     @property
     def limits(self) -> LimitsConfig:

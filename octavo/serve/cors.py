@@ -11,6 +11,7 @@ from starlette.types import Scope
 
 from octavo.base.errors import ConfigError
 from octavo.serve.calls import Header, Reply
+from octavo.serve.query import header
 
 # The names that the openai and anthropic clients send from a browser.
 ALLOWED_HEADERS = (
@@ -44,7 +45,7 @@ class Cors:
 
     def headers(self, scope: Scope) -> tuple[Header, ...]:
         """What lets the page of the request read the answer."""
-        origin = _value(scope, b"origin")
+        origin = header(scope, b"origin") or ""
         if not self._allows(origin):
             return ((b"vary", b"origin"),)
         return (
@@ -55,8 +56,8 @@ class Cors:
 
     def is_preflight(self, scope: Scope) -> bool:
         """Whether a browser asks for one of the pages let in. Such a question carries no key."""
-        asks = scope["method"] == "OPTIONS" and _value(scope, b"access-control-request-method")
-        return bool(asks) and self._allows(_value(scope, b"origin"))
+        asks = scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method")
+        return bool(asks) and self._allows(header(scope, b"origin") or "")
 
     def preflight(self, methods: Sequence[str]) -> Reply:
         """The answer; it says nothing that the documentation does not."""
@@ -66,7 +67,3 @@ class Cors:
             (b"access-control-max-age", MAX_AGE_S),
         )
         return Reply(b"", 204, headers=headers)
-
-
-def _value(scope: Scope, wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from starlette.exceptions import HTTPException
-from starlette.types import Send
 
-from octavo.base.errors import EngineDead, NotFound, OctavoError, Overloaded, TooLarge, Unavailable, UserError
+from octavo.base.errors import EngineDead, NotFound, OctavoError, Overloaded, TooLarge, Unavailable, UserError, missing
 
 MAX_MESSAGE_CHARS = 400  # at most 4 bytes each in UTF-8; messages quote input only in part
 INTERNAL_TEXT = "The server could not finish this request. The fault is not in the request; it may be sent again."
@@ -92,7 +91,13 @@ _HTTP_CODES = {
     405: ("invalid_request_error", "method_not_allowed", "This path does not answer to that method."),
 }
 
-_STATUS_KINDS: dict[int, type[UserError]] = {404: NotFound, 413: TooLarge, 429: Overloaded, 503: Unavailable}
+_STATUS_KINDS: dict[int, type[UserError]] = {
+    404: NotFound,
+    408: TooSlow,
+    413: TooLarge,
+    429: Overloaded,
+    503: Unavailable,
+}
 
 
 def failure(exc: BaseException) -> Failure:
@@ -133,11 +138,11 @@ def invalid_json(exc: msgspec.DecodeError) -> UserError:
         reason, _, path = text.partition(" - at `key` in `$")
         reason = f"a key: {reason}" if path else reason
     param = path.rstrip("`").lstrip(".").replace("[...]", "") or None
-    missing = _MISSING.match(reason)
-    if missing:
-        name = missing.group(1)
+    absent = _MISSING.match(reason)
+    if absent:
+        name = absent.group(1)
         param = f"{param}.{name}" if param else name
-        return UserError(f"{param} is missing.", param=param, code="missing_required_parameter")
+        return missing(param)
     reason = reason.replace("`", "").replace("of length <=", "of at most length")
     where = f"{param}: " if param else ""
     return UserError(f"{where}{reason}.", param=param, code="invalid_value")
@@ -152,18 +157,6 @@ Envelope = Callable[[Failure, str], bytes]  # how an endpoint writes an error; t
 def openai_envelope(fail: Failure, request_id: str) -> bytes:  # noqa: ARG001 - one signature for all envelopes
     """OpenAI's error object."""
     return fail.body
-
-
-async def send_failure(send: Send, fail: Failure, body: bytes, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-    """The whole HTTP answer for a failure."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *fail.headers,
-        *extra,
-    ]
-    await send({"type": "http.response.start", "status": fail.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _from_http(exc: HTTPException) -> Failure:

@@ -42,5 +42,4 @@ def plan_facts(names: list[str], config: EngineConfig, ready: Ready) -> dict[str
         "scheduling_policy": config.scheduler.scheduling_policy,
         "enable_prefix_caching": config.cache.enable_prefix_caching,
         "notes": ready.notes,
-        "startup_seconds": ready.phases,
     }

@@ -206,10 +206,7 @@ class Generation:
         if request.sampling.prompt_logprobs >= 0 and not collector.num_output_tokens:
             # It names a token for each rank of each position.
             return self._note(index, output, await asyncio.to_thread(collector.feed, output))
-        return self._read(index, output)
-
-    def _read(self, index: int, output: TokenOutput) -> Piece:
-        return self._note(index, output, self._sequences[index][1].feed(output))
+        return self._note(index, output, collector.feed(output))
 
     def _note(self, index: int, output: TokenOutput, delta: TextDelta) -> Piece:
         now, timer = time.monotonic(), self._timers[index]

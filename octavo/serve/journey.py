@@ -4,54 +4,34 @@ A request stands for one HTTP call with all its sequences. Times are monotonic s
 """
 
 import time
+from dataclasses import dataclass, field
 
 from octavo.base.params import MAX_N
 from octavo.base.wire import EngineRequest, Sampling, TokenOutput
 from octavo.serve.metrics import WHOLE, Metrics, Usage
 
 
+@dataclass(slots=True)
 class Journey:
     """The stages of one request: arrival, read, prepared, submitted, scheduled, first token, last token."""
 
-    __slots__ = (
-        "adapter",
-        "arrival",
-        "cached_tokens",
-        "code",
-        "finish",
-        "first",
-        "key",
-        "last",
-        "model",
-        "output_tokens",
-        "prepared",
-        "prompt_tokens",
-        "read",
-        "sampling",
-        "scheduled",
-        "sequences",
-        "submitted",
-    )
-
-    def __init__(self, arrival: float | None = None, key: str = "") -> None:
-        """`key`: the name of the key it came with, empty where there is none to tell."""
-        self.arrival = time.monotonic() if arrival is None else arrival
-        self.read = 0.0  # the body is in and checked
-        self.prepared = 0.0  # it is a prompt of tokens
-        self.submitted = 0.0  # the engine has it
-        self.scheduled = 0.0  # its first sequence is in a step
-        self.first = 0.0
-        self.last = 0.0
-        self.key = key
-        self.adapter = ""
-        self.model = ""
-        self.sequences = 0
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
-        self.sampling: Sampling | None = None
-        self.finish: list[str] = []  # reasons, in the order of the ends; as many as one request may have choices
-        self.code = ""  # of the error that answered it
+    arrival: float = field(default_factory=time.monotonic)
+    read: float = 0.0  # the body is in and checked
+    prepared: float = 0.0  # it is a prompt of tokens
+    submitted: float = 0.0  # the engine has it
+    scheduled: float = 0.0  # its first sequence is in a step
+    first: float = 0.0
+    last: float = 0.0
+    key: str = ""  # the name of the key it came with, empty where there is none to tell
+    adapter: str = ""
+    model: str = ""
+    sequences: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    sampling: Sampling | None = None
+    finish: list[str] = field(default_factory=list)  # reasons in the order of the ends; MAX_N at most
+    code: str = ""  # of the error that answered it
 
     @property
     def queued_s(self) -> float:

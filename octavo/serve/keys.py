@@ -28,7 +28,7 @@ class KeyRing:
         self._path = path
         self._clock = clock or SystemClock()
         self._secret = secrets.token_bytes(32)
-        self._state = self._seen = _state_of(path)
+        self._state = self._seen = state_of(path)
         self._look_again = self._clock.now() + LOOK_EVERY_S
         named = read_keys(path) if path is not None else []
         if path is not None and not named:
@@ -68,7 +68,7 @@ class KeyRing:
         if self._path is None or now < self._look_again:
             return
         self._look_again = now + LOOK_EVERY_S
-        state = _state_of(self._path)
+        state = state_of(self._path)
         if state == self._state:
             return
         if state != self._seen:  # it may be half written: read it when it has been the same for two looks
@@ -78,7 +78,7 @@ class KeyRing:
             named, error = read_keys(self._path), None
         except ConfigError as caught:
             named, error = [], caught
-        self._seen = _state_of(self._path)
+        self._seen = state_of(self._path)
         if self._seen != state:
             return
         self._state = state
@@ -95,7 +95,7 @@ class KeyRing:
         return hmac.digest(self._secret, digest, "sha256")
 
 
-def _state_of(path: str | None) -> tuple[int, int, int, int] | None:
+def state_of(path: str | None) -> tuple[int, int, int, int] | None:
     """What changes whenever the file does; None while there is none."""
     if path is None:
         return None

@@ -114,7 +114,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
         server.stop()
         await _settle(http, start)
         pulse.cancel()
-        await service.end()
+        await service.jobs.end()  # while the engine still runs, so that each can write down where it was
         if backend is not None:
             await backend.engine.close()
         service.close()

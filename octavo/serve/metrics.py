@@ -9,7 +9,8 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from octavo.base.wire import FINISH_REASONS, SLEEP_STATES, EngineStats
-from octavo.serve.series import OTHER, Count, Counts, Family, Gauges, Info, Page, Reading, Tallies, Tally, Totals
+from octavo.engine.life import Survival
+from octavo.serve.series import OTHER, Count, Counts, Gauges, Info, Page, Reading, Tallies, Tally, Totals
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -57,8 +58,16 @@ class Usage(NamedTuple):
 class Metrics:
     """All series of one server. `model` is its first served name."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats], *, compat: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        stats: Callable[[], EngineStats],
+        survival: Callable[[], Survival] = Survival,
+        *,
+        compat: bool = False,
+    ) -> None:
         self._stats = stats
+        self._survival = survival
         self._page = Page(model, compat=compat)
         self._process = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._process)
@@ -112,10 +121,6 @@ class Metrics:
         """What start-up took and settled: seconds of each phase, facts of the KV cache and of the server."""
         self.phases, self._cache, self._build = phases, cache, build
 
-    def show(self, *families: Family) -> None:
-        """Families that somebody else keeps, after those here."""
-        self._page.add(*families)
-
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
         return self._page.write().encode() + generate_latest(self._process)
@@ -127,6 +132,9 @@ class Metrics:
 
         def one(name: str) -> Callable[[], list[Reading]]:
             return lambda: [((), float(getattr(self._stats(), name)))]
+
+        def lived(name: str) -> Callable[[], list[Reading]]:
+            return lambda: [((), float(getattr(self._survival(), name)))]
 
         def waiting() -> Iterator[Reading]:
             stats = self._stats()
@@ -171,6 +179,16 @@ class Metrics:
         )
         for name, text in FIGURES.items():
             self._page.add(Totals(name, text, self._figure(name)))
+        self._page.add(
+            Totals("engine_restarts", "Times the engine's process was started again.", lived("restarts")),
+            Totals("requests_replayed", "Sequences that went on in another process of the engine.", lived("replayed")),
+            Totals("requests_failed_by_crash", "Sequences ended because the engine crashed.", lived("failed")),
+            Gauges(
+                "engine_restart_seconds",
+                "Seconds from the end of the engine's last process until the next took requests.",
+                lived("last_restart_s"),
+            ),
+        )
 
     def _figure(self, name: str) -> Callable[[], list[Reading]]:
         return lambda: [((), self._stats().figures.get(name, 0.0))]

@@ -1,4 +1,4 @@
-"""Answers about the server itself: health, readiness, metrics, version, the page."""
+"""Answers about the server itself: health, readiness, what start-up settled, metrics, version, the page."""
 
 from starlette.exceptions import HTTPException
 
@@ -6,6 +6,7 @@ from octavo import __version__
 from octavo.base.errors import OctavoError, Unavailable, asleep
 from octavo.serve import web
 from octavo.serve.calls import STILL_S, Call, Reply, Service, json_reply
+from octavo.serve.facts import plan_facts
 from octavo.serve.metrics import CONTENT_TYPE
 from octavo.serve.query import Query
 
@@ -57,6 +58,13 @@ def progress(service: Service, patience_s: float) -> Reply:
             "engine_restarts": service.survival().restarts,
         }
     )
+
+
+async def plan(call: Call) -> Reply:
+    """What start-up fitted to this machine and why: context, KV cache, batch bounds, how long each phase took."""
+    service = call.service
+    facts = plan_facts(service.names, service.config.engine, service.backend.engine.ready)
+    return json_reply(facts | {"startup_seconds": service.metrics.phases})
 
 
 async def metrics(call: Call) -> Reply:

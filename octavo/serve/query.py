@@ -1,4 +1,4 @@
-"""Parameters in the URL, read strictly: bounded, each at most once, errors by name."""
+"""What stands beside a body: headers, and parameters in the URL, read strictly: bounded, once each, errors by name."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,15 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 
 MAX_PARAMETERS = 64
 MAX_VALUE = 512
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of this name."""
+    return next((value.decode("latin-1") for own, value in scope["headers"] if own == name), None)
 
 
 class Query:
@@ -40,7 +45,7 @@ class Query:
         """A string, or None."""
         value = self._values.get(name)
         if value is not None and (len(value) > MAX_VALUE or not value.isprintable()):
-            raise self._bad(name, f"must be at most {MAX_VALUE} printable characters")
+            raise bad_value(name, f"must be at most {MAX_VALUE} printable characters")
         return value or None
 
     def whole(self, name: str, low: int, high: int) -> int | None:
@@ -49,7 +54,7 @@ class Query:
         if value is None:
             return None
         if not (value.isascii() and value.isdigit() and len(value) < 20 and low <= int(value) <= high):
-            raise self._bad(name, f"must be a whole number between {low} and {high}")
+            raise bad_value(name, f"must be a whole number between {low} and {high}")
         return int(value)
 
     def flag(self, name: str) -> bool:
@@ -60,14 +65,14 @@ class Query:
         """One of `allowed`, or None."""
         value = self.text(name)
         if value is not None and value not in allowed:
-            raise self._bad(name, f"must be one of {', '.join(allowed)}")
+            raise bad_value(name, f"must be one of {', '.join(allowed)}")
         return value
 
     def choices(self, name: str, allowed: Sequence[str]) -> list[str]:
         """All values of a repeated parameter, each one of `allowed`; a value may be several with commas between."""
         values = [part for value in self._lists[name] for part in value.split(",") if part]
         if not set(values) <= set(allowed):
-            raise self._bad(name, f"must be one of {', '.join(allowed)}")
+            raise bad_value(name, f"must be one of {', '.join(allowed)}")
         return values
 
     def page(self, rows: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
@@ -76,11 +81,8 @@ class Query:
         if after is not None:
             start = next((index for index, row in enumerate(rows, 1) if row["id"] == after), -1)
             if start < 0:
-                raise self._bad("after", "names nothing in this list")
+                raise bad_value("after", "names nothing in this list")
         return listing(list(rows[start : start + limit]), more=len(rows) > start + limit)
-
-    def _bad(self, name: str, what: str) -> UserError:
-        return UserError(f"{name} {what}.", param=name, code="invalid_value")
 
 
 def listing(rows: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:

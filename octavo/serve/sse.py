@@ -1,15 +1,19 @@
 """Server-sent events over raw ASGI: one send a step of the engine, nothing built per token but the text itself."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import logging
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.requests import ClientDisconnect
-from starlette.types import Scope, Send
 
-from octavo.serve.errors import Failure
+from octavo.base.errors import OctavoError
+from octavo.serve.calls import Call
+from octavo.serve.errors import Failure, failure
 from octavo.serve.http11 import CONNECTION
+
+log = logging.getLogger("octavo.serve")
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE_S = 15.0  # proxies cut a connection on which nothing has come for a while, the shortest after 20 or 30 s
@@ -32,23 +36,27 @@ def named_event(name: str, payload: bytes) -> bytes:
 
 
 class EventStream:
-    """An answer in events. `start`, any number of `write`, then `finish` or `fail`."""
+    """The answer to a call in events: any number of `write`, then `finish` or `fail`.
 
-    def __init__(self, scope: Scope, send: Send, send_timeout_s: float) -> None:
-        self._send = send
-        self._connection = scope.get("extensions", {}).get(CONNECTION)
-        self._timeout_s = send_timeout_s
+    The first of them sends status 200 and the headers that the call has gathered by then.
+    """
+
+    def __init__(self, call: Call, idle: bytes = WAITING) -> None:
+        """`idle`: what goes out while nothing else does."""
+        self._call = call
+        self._idle = idle
+        self._send = call.send
+        self._headers = call.headers
+        self._connection = call.scope.get("extensions", {}).get(CONNECTION)
+        self._timeout_s = call.limits.send_timeout
         self.started = False
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
 
-    async def start(self, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """Sends status 200 and the headers."""
-        self.started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *extra]})
-
     async def write(self, events: bytes) -> None:
         """Sends whole events. A client that reads nothing for too long is cut off: ClientDisconnect."""
+        if not self.started:
+            await self._start()
         message = {"type": "http.response.body", "body": events, "more_body": True}
         self._last = self._loop.time()
         if not self.paused:
@@ -77,15 +85,19 @@ class EventStream:
         return self._connection is not None and self._connection["paused"]()
 
     @asynccontextmanager
-    async def kept_alive(self, extra: Iterable[tuple[bytes, bytes]] = ()) -> AsyncIterator[None]:
-        """Inside, a comment goes out whenever nothing else has for 15 seconds; the first one begins the answer."""
-        keeper = asyncio.create_task(self._keep(extra))
+    async def kept_alive(self) -> AsyncIterator[None]:
+        """Inside, `idle` goes out whenever nothing else has for 15 seconds; the first one begins the answer."""
+        keeper = asyncio.create_task(self._keep())
         try:
             yield
         finally:
             keeper.cancel()
 
-    async def _keep(self, extra: Iterable[tuple[bytes, bytes]]) -> None:
+    async def _start(self) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self._headers]})
+
+    async def _keep(self) -> None:
         while True:
             left = self._last + KEEP_ALIVE_S - self._loop.time()
             if left > 0:
@@ -95,15 +107,27 @@ class EventStream:
             if self.paused:
                 continue
             if not self.started:
-                await self.start(extra)
-            await self._send({"type": "http.response.body", "body": WAITING, "more_body": True})
+                await self._start()
+            await self._send({"type": "http.response.body", "body": self._idle, "more_body": True})
 
     async def finish(self, events: bytes = b"", end: bytes = DONE) -> None:
         """Sends the last events and, where the dialect has it, [DONE]."""
+        if not self.started:
+            await self._start()
         await self._send({"type": "http.response.body", "body": events + end})
 
-    async def fail(self, failure: Failure) -> None:
+    def fault(self, exc: Exception) -> Failure:
+        """What an answer that has begun says of `exc`. Raises it where none has, and for a client that left."""
+        if not self.started or isinstance(exc, ClientDisconnect):
+            raise exc
+        if not isinstance(exc, OctavoError):
+            log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
+        fail = failure(exc)
+        self._call.journey.code = fail.error.code or fail.error.type
+        return fail
+
+    async def fail(self, fail: Failure) -> None:
         """One ``error`` event and the end, without [DONE]: a client must not take a part for the whole."""
-        payload = msgspec.json.encode({"error": failure.error})
+        payload = msgspec.json.encode({"error": fail.error})
         body = b"event: error\n" + event(payload)
         await self._send({"type": "http.response.body", "body": body})

@@ -1,6 +1,6 @@
 """The table of routes: which handler answers what, who may call it, how it says that something went wrong."""
 
-from octavo.serve import admin, caches, describe, probes
+from octavo.serve import admin, describe, probes
 from octavo.serve.anthropic import errors as anthropic_errors
 from octavo.serve.anthropic import messages
 from octavo.serve.anthropic.schema import Conversation, MessagesRequest
@@ -10,7 +10,6 @@ from octavo.serve.calls import Endpoint
 from octavo.serve.files import routes as files
 from octavo.serve.openai import chat, completions, models, tokenize
 from octavo.serve.openai.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from octavo.serve.plan import show as plan
 from octavo.serve.responses import create as responses
 from octavo.serve.responses import stored
 from octavo.serve.responses.schema import ResponsesRequest
@@ -46,11 +45,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/metrics", ("GET",), Scope.METRICS, probes.metrics),
     Endpoint("/version", ("GET",), Scope.USE, probes.version),
     Endpoint("/openapi.json", ("GET",), Scope.DOCS, describe.openapi),
-    Endpoint("/plan", ("GET",), Scope.USE, plan),
+    Endpoint("/plan", ("GET",), Scope.USE, probes.plan),
     Endpoint("/docs", ("GET",), Scope.DOCS, describe.page),
     Endpoint("/ping", ("GET", "POST"), Scope.USE, probes.health),
     Endpoint("/health", ("GET",), Scope.OPEN, probes.health),
     Endpoint("/ready", ("GET",), Scope.OPEN, probes.ready),
     Endpoint("/", ("GET",), Scope.PAGE, probes.page),
-    Endpoint("/reset_prefix_cache", ("POST",), Scope.ADMIN, caches.reset_prefix_cache),
+    Endpoint("/reset_prefix_cache", ("POST",), Scope.ADMIN, admin.reset_prefix_cache),
 )

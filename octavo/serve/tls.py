@@ -1,12 +1,12 @@
 """TLS on the main port: 1.2 or later, with certificates that are taken over when their files change."""
 
 import logging
-import os
 import ssl
 from typing import Any
 
 from octavo.base.config import ServeConfig
 from octavo.base.errors import ConfigError
+from octavo.serve.keys import state_of
 
 log = logging.getLogger("octavo.serve")
 
@@ -56,9 +56,9 @@ class Certificates:
         log.info("took over the certificate in %s", self._serve.ssl_certfile)
         return True
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         serve = self._serve
-        return tuple(_state_of(path) for path in (serve.ssl_certfile, serve.ssl_keyfile, serve.ssl_ca_certs))
+        return tuple(state_of(path) for path in (serve.ssl_certfile, serve.ssl_keyfile, serve.ssl_ca_certs))
 
 
 def certificates(serve: ServeConfig) -> Certificates | None:
@@ -105,13 +105,3 @@ def _reason(what: str, error: Exception) -> str:
 def _no_password() -> str:
     """OpenSSL would ask at the terminal."""
     raise ValueError("the key is encrypted; give it without a password")
-
-
-def _state_of(path: str | None) -> tuple[int, int, int] | None:
-    if path is None:
-        return None
-    try:
-        facts = os.stat(path)
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size, facts.st_ino

@@ -16,6 +16,7 @@ from octavo.text.growth import check_json, check_width
 from octavo.text.messages import TemplateTraits, normalize
 from octavo.text.sandbox import BoundedSandbox
 from octavo.text.special import Bounds, Rendered, Shield, SpecialText
+from octavo.text.tokenizer import Tokenizer
 
 MAX_SOURCE_CHARS = 1 << 20
 MAX_RENDERED_CHARS = 1 << 24
@@ -149,11 +150,11 @@ class _Compiled:
             raise ConfigError(f"chat template {name!r}: {type(error).__name__}: {_short(error)}") from error
 
 
-def load_chat(
-    templates: Mapping[str, str], special_texts: Mapping[str, str], special: SpecialText
-) -> ChatTemplate | None:
+def load_chat(tokenizer: Tokenizer) -> ChatTemplate | None:
     """The templates of a tokenizer, or None if it has none."""
-    return ChatTemplate(templates, special_texts=special_texts, special=special) if templates else None
+    if not tokenizer.templates:
+        return None
+    return ChatTemplate(tokenizer.templates, special_texts=tokenizer.special_texts, special=tokenizer.special)
 
 
 def _environment() -> BoundedSandbox:

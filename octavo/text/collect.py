@@ -20,9 +20,8 @@ class TextDelta(Struct, frozen=True):
     """What one engine output adds. `finish_reason` is set exactly once; what follows it is empty.
 
     `text` may lag behind `tokens`: part of a character, of an emoji or of a stop string waits. `needs_abort`: the
-    text has ended by a stop string and the engine does not know it yet. With finish_reason "error", `error` is the
-    message and `error_code` the HTTP status. `events`: what the text means, where the model's dialects are read;
-    `text` is then what of it is for the user.
+    text has ended by a stop string and the engine does not know it yet. `events`: what the text means, where the
+    model's dialects are read; `text` is then what of it is for the user.
     """
 
     text: str = ""
@@ -32,8 +31,6 @@ class TextDelta(Struct, frozen=True):
     finish_reason: str | None = None  # "stop", "length", "abort", "error"
     stop_reason: str | int | None = None  # the stop string, or the caller's stop token; None for end of sequence
     needs_abort: bool = False
-    error: str | None = None
-    error_code: int = 500
     events: list[Event] | None = None
 
 
@@ -52,7 +49,6 @@ class Collector:
         params: SamplingParams,
         prompt_tokens: Sequence[int],
         *,
-        request_id: str = "",
         index: int = 0,
         prompt_text: str | None = None,
         echo: bool = False,
@@ -60,7 +56,6 @@ class Collector:
         speaker: Speaker | None = None,
         shown: frozenset[int] = frozenset(),
     ) -> None:
-        self.request_id = request_id
         self.index = index
         self.prompt_tokens = prompt_tokens
         self.tokens: list[int] = []
@@ -105,10 +100,6 @@ class Collector:
         return len(self.tokens)
 
     @property
-    def done(self) -> bool:
-        return self.finish_reason is not None
-
-    @property
     def patient(self) -> bool:
         """Whether nothing in the text can end the sequence, so that its tokens may as well be fed all at the end."""
         return self._stops is None and self.speaker is None
@@ -138,7 +129,7 @@ class Collector:
             self._prompt_run += output.prompt_logprobs
         if output.finish == "error":
             self.finish_reason = "error"
-            return TextDelta(finish_reason="error", error=output.error, error_code=output.error_code)
+            return TextDelta(finish_reason="error")
         head, prompt_logprobs = self._prompt(output)
         if self._hide_output:
             kept, text = 0, ""

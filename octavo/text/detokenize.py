@@ -1,4 +1,4 @@
-"""Tokens to text as they come: never half a character, never half an emoji, never a byte of the prompt.
+"""Tokens to text as they come: never half a character, never a byte of the prompt. (Half an emoji: graphemes.py.)
 
 The fast road looks each token's bytes up in a table and runs them through an incremental UTF-8 decoder. Tokenizers
 whose decoder needs neighbouring tokens go by decoding a window of ids and showing what it adds.
@@ -8,7 +8,6 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-from octavo.text.graphemes import EmojiGuard
 from octavo.text.tokenizer import Tokenizer
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
@@ -126,24 +125,3 @@ class WindowCharacters:
     def _text(self, ids: list[int]) -> str:
         skip = self._skip
         return self._tokenizer.decode([token for token in ids if token not in skip], skip_special=False)
-
-
-class Detokenizer:
-    """Characters, then the emoji guard: what may be shown of a stream of tokens.
-
-    All that `feed` and `flush` give, joined, is the text of all tokens.
-    """
-
-    __slots__ = ("_characters", "_guard")
-
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special: bool = True) -> None:
-        self._characters = characters(tokenizer, prompt, skip_special=skip_special)
-        self._guard = EmojiGuard()
-
-    def feed(self, tokens: Sequence[int]) -> str:
-        """The text that may be shown after these tokens."""
-        return self._guard.feed(self._characters.feed(tokens))
-
-    def flush(self) -> str:
-        """The rest, at the end."""
-        return self._guard.feed(self._characters.flush()) + self._guard.flush()

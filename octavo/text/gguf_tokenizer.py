@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from octavo.base.errors import ModelFileError, UnknownName
-from octavo.text.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from octavo.text.pretokenizers import PRE_TOKENIZERS
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -151,15 +151,10 @@ def build_backend(vocabulary: GgufVocabulary) -> Backend:
     return backend
 
 
-def pre_tokenizer(vocabulary: GgufVocabulary) -> PreTokenizer:
-    """The word-cutting scheme that a byte-level file names."""
+def _byte_level(vocabulary: GgufVocabulary) -> Backend:
     if vocabulary.pre not in PRE_TOKENIZERS:
         raise UnknownName("tokenizer.ggml.pre", vocabulary.pre, PRE_TOKENIZERS)
-    return PRE_TOKENIZERS[vocabulary.pre]
-
-
-def _byte_level(vocabulary: GgufVocabulary) -> Backend:
-    scheme = pre_tokenizer(vocabulary)
+    scheme = PRE_TOKENIZERS[vocabulary.pre]
     merges = []
     for line in vocabulary.merges:
         left, space, right = line.partition(" ") if line[:1] != " " else (line, "", "")

@@ -8,21 +8,19 @@ import msgspec
 
 def are_numbers(ids: Any) -> bool:
     """Whether this is a list of whole numbers and nothing else, truth values excepted."""
-    if not isinstance(ids, list):
-        return False
-    try:
-        msgspec.convert(ids, list[int])
-    except msgspec.ValidationError:
-        return False
-    return True
+    return _fits(ids, list[int])
 
 
 def are_below(ids: Any, bound: int) -> bool:
     """Whether this is a list of whole numbers from 0 to below `bound`."""
+    return _fits(ids, _below(bound))
+
+
+def _fits(ids: Any, form: Any) -> bool:
     if not isinstance(ids, list):
         return False
     try:
-        msgspec.convert(ids, _below(bound))
+        msgspec.convert(ids, form)
     except msgspec.ValidationError:
         return False
     return True

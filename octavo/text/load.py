@@ -34,7 +34,7 @@ def load_text(
     an unknown parser.
     """
     tokenizer = load_tokenizer(files)
-    template = load_chat(tokenizer.templates, tokenizer.special_texts, tokenizer.special)
+    template = load_chat(tokenizer)
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
     _ = tokenizer.longest_token  # worked out now and not in the first request
     source = "\n".join(tokenizer.templates.values())

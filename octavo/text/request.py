@@ -18,9 +18,8 @@ from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec
 from octavo.text.chat import NO_TEMPLATE, ChatTemplate
 from octavo.text.collect import Collector
 from octavo.text.defaults import Defaults
-from octavo.text.fanout import mix, sibling_id, sibling_seed
 from octavo.text.parse.speech import NO_DIALECT, Speech, Voice, Wish
-from octavo.text.sampling import check_ids, resolve_sampling
+from octavo.text.sampling import check_ids, mix, resolve_sampling, sibling_seed
 from octavo.text.special import Bounds, Crowded, Rendered
 from octavo.text.structured import given_spec, vocabulary_of
 from octavo.text.tokenizer import Tokenizer
@@ -275,7 +274,7 @@ class TextProcessor:
             first, riders = self._constrained(first, grammar)
         requests, collectors = [], []
         for index in range(params.n):
-            name = sibling_id(request_id, index, params.n)
+            name = request_id if params.n == 1 else f"{request_id}-{index}"
             sampling = replace(first, seed=sibling_seed(base, index))
             requests.append(EngineRequest(name, tokens, sampling, priority, cache_salt, self.limits.max_wait_s, riders))
             collectors.append(
@@ -283,7 +282,6 @@ class TextProcessor:
                     self.tokenizer,
                     params,
                     tokens,
-                    request_id=name,
                     index=index,
                     prompt_text=text,
                     echo=echo,

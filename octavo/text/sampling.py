@@ -1,4 +1,5 @@
-"""From SamplingParams, in a caller's words, to Sampling, in the engine's: every id and length within the model."""
+"""From SamplingParams, in a caller's words, to Sampling, in the engine's: every id and length within the model, and a
+seed for each sibling of a request."""
 
 from collections.abc import Iterable
 
@@ -8,6 +9,7 @@ from octavo.base.wire import Sampling
 from octavo.text.ids import are_below
 from octavo.text.tokenizer import Tokenizer
 
+_MASK = (1 << 64) - 1
 _GREEDY_BELOW = 1e-5  # a temperature under which division would overflow
 
 
@@ -60,6 +62,19 @@ def check_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
         if not 0 <= token < vocab_size:
             shown = str(token)[:24]
             raise UserError(f"token id {shown} in {param} is outside the vocabulary of {vocab_size}", param=param)
+
+
+def sibling_seed(seed: int, index: int) -> int:
+    """An unsigned 64-bit seed for each sibling. The first keeps the caller's own, modulo 2**64."""
+    return seed & _MASK if index == 0 else mix(seed, index)
+
+
+def mix(seed: int, index: int) -> int:
+    """The `index`-th output of SplitMix64 from `seed` (Steele, Lea and Flood 2014): far apart for near arguments."""
+    value = (seed + index * 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
 
 
 def _bad_words(words: Iterable[str], tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[int, ...], ...]:

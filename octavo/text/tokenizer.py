@@ -73,10 +73,6 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         return self.templates.get("default")
 
-    @property
-    def has_chat_template(self) -> bool:
-        return bool(self.templates)
-
     @cached_property
     def longest_token(self) -> int:
         """Most characters of text that one token can stand for, whitespace that a special token swallows aside."""

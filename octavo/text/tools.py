@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.base.errors import UserError
+from octavo.base.errors import bad_value
 from octavo.grammar.ending import check_schema_ends
 from octavo.grammar.schema import check_references, check_schema
 from octavo.text.parse.base import Choice
@@ -28,7 +28,7 @@ def choice_of(
             return [], None
         return tools, Choice("auto", names, parallel is not False, _strict(tools))
     if not tools:
-        raise UserError("tool_choice needs tools.", param="tool_choice", code="invalid_value")
+        raise bad_value("tool_choice", "needs tools")
     if tool_choice == "required":
         return tools, Choice("required", _names(tools), parallel is not False, _strict(tools))
     if isinstance(tool_choice, dict) and tool_choice.get("type") == "function":
@@ -39,12 +39,12 @@ def choice_of(
         mode = inner.get("mode") if isinstance(inner, dict) else None
         listed = inner.get("tools") if isinstance(inner, dict) else None
         if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
-            raise _bad("tool_choice.allowed_tools", "needs a mode, auto or required, and tools")
+            raise bad_value("tool_choice.allowed_tools", "needs a mode, auto or required, and tools")
         where = "tool_choice.allowed_tools.tools"
         names = tuple(dict.fromkeys(_named(each, tools, f"{where}[{i}]") for i, each in enumerate(listed)))
         kept = [tool for tool in tools if tool["function"]["name"] in names]
         return kept, Choice(mode, names, parallel is not False, _strict(kept))
-    raise _bad("tool_choice", "must be none, auto, required, a function, or allowed_tools")
+    raise bad_value("tool_choice", "must be none, auto, required, a function, or allowed_tools")
 
 
 def _names(tools: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -60,9 +60,9 @@ def _named(value: Any, tools: list[dict[str, Any]], where: str) -> str:
     function = value.get("function", value) if isinstance(value, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise _bad(f"{where}.function.name", "must be a string")
+        raise bad_value(f"{where}.function.name", "must be a string")
     if name not in _names(tools):
-        raise _bad(f"{where}.function.name", "is not the name of one of the tools")
+        raise bad_value(f"{where}.function.name", "is not the name of one of the tools")
     return name
 
 
@@ -72,29 +72,25 @@ def check_tools(tools: list[dict[str, Any]]) -> None:
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         if tool.get("type", "function") != "function":
-            raise _bad(f"{path}.type", "must be function")
+            raise bad_value(f"{path}.type", "must be function")
         function = tool.get("function")
         if not isinstance(function, dict):
-            raise _bad(f"{path}.function", "must be an object")
+            raise bad_value(f"{path}.function", "must be an object")
         name = function.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _bad(f"{path}.function.name", "must be 1 to 64 letters, digits, '_', '-' or '.'")
+            raise bad_value(f"{path}.function.name", "must be 1 to 64 letters, digits, '_', '-' or '.'")
         if name in names:
-            raise _bad(f"{path}.function.name", "is the name of an earlier tool")
+            raise bad_value(f"{path}.function.name", "is the name of an earlier tool")
         names.add(name)
         description = function.get("description")
         if description is not None and (not isinstance(description, str) or len(description) > MAX_DESCRIPTION):
-            raise _bad(f"{path}.function.description", f"must be a string of at most {MAX_DESCRIPTION} characters")
+            raise bad_value(f"{path}.function.description", f"must be a string of at most {MAX_DESCRIPTION} characters")
         parameters = function.get("parameters")
         if parameters is not None:
             if not isinstance(parameters, dict):
-                raise _bad(f"{path}.function.parameters", "must be an object")
+                raise bad_value(f"{path}.function.parameters", "must be an object")
             if len(msgspec.json.encode(parameters)) > MAX_SCHEMA_BYTES:
-                raise _bad(f"{path}.function.parameters", f"may have at most {MAX_SCHEMA_BYTES} bytes")
+                raise bad_value(f"{path}.function.parameters", f"may have at most {MAX_SCHEMA_BYTES} bytes")
             check_schema(parameters, f"{path}.function.parameters")
             check_references(parameters, parameters, f"{path}.function.parameters")
             check_schema_ends(parameters, f"{path}.function.parameters")
-
-
-def _bad(path: str, what: str) -> UserError:
-    return UserError(f"{path} {what}.", param=path, code="invalid_value")

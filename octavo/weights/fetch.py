@@ -13,7 +13,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from octavo.base.errors import ConfigError
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 from octavo.weights.demo_models import DemoModel
 from octavo.weights.fetch_file import Fetch, SourceFailed
 from octavo.weights.fetch_hub import from_hub

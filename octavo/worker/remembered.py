@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 from octavo.worker.capacity import Need
 
 log = logging.getLogger(__name__)

@@ -90,7 +90,7 @@ class Live:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self.service.end(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.service.jobs.end(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.server.stop)
         self._thread.join(10)
         self.service.close()
@@ -98,7 +98,7 @@ class Live:
     def stop_jobs(self) -> None:
         """What a server does at its end, before its engine goes."""
         self.service.draining = True
-        asyncio.run_coroutine_threadsafe(self.service.end(), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.service.jobs.end(), self.loop).result(10)
 
     def resume(self) -> None:
         """What a server does once its model is loaded."""

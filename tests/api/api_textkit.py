@@ -38,5 +38,5 @@ def tokenizer() -> Tokenizer:
 
 def text_processor(max_model_len: int) -> TextProcessor:
     own = tokenizer()
-    template = load_chat(own.templates, own.special_texts, own.special)
+    template = load_chat(own)
     return TextProcessor(own, template, Limits(max_model_len, own.vocab_size))

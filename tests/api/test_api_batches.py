@@ -226,6 +226,20 @@ def test_a_full_folder(tmp_path: Path) -> None:
         assert upload(live, b"x" * 3000).status == 429
 
 
+def test_answers_take_room_as_files_do(tmp_path: Path) -> None:
+    with keeping(tmp_path, max_files_bytes=8192) as live:
+        batch = ended(live, begin(live, "\n".join(line(f"l{index}") for index in range(20)).encode())["id"])
+        assert batch["status"] == "failed"
+        assert "no room" in batch["errors"]["data"][0]["message"]
+        kept = rows(live, batch["output_file_id"])
+        assert 0 < len(kept) == batch["request_counts"]["completed"] < 20
+        assert live.service.stores.files.writing == 0
+        assert len(list((tmp_path / "files").glob("*.journal"))) == 0
+        assert live.call("DELETE", f"/v1/files/{batch['output_file_id']}").status == 200
+        small = ended(live, begin(live, line("a").encode())["id"])
+        assert small["status"] == "completed"
+
+
 def test_keys_do_not_see_each_other(tmp_path: Path) -> None:
     with keeping(tmp_path, api_key=["one", "two"]) as live:
         one, two = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}

@@ -258,13 +258,21 @@ def test_null_means_default(live: Live) -> None:
     assert live.chat(**fields, max_completion_tokens=3).status == 200
 
 
-@pytest.mark.parametrize("code", [(429, 429), (503, 503), (400, 400), (500, 500)])
-def test_engine_errors_keep_their_status(live: Live, code: tuple[int, int]) -> None:
-    live.engine.fail_after, live.engine.fail_code = 0, code[0]
-    for stream in (False, True):
-        answer = live.chat(stream=stream)
-        assert answer.status == code[1]
-        assert ("retry-after" in answer.headers) == (code[1] in (429, 503))
+@pytest.mark.parametrize("code", [400, 404, 408, 413, 429, 500, 503])
+def test_engine_errors_keep_their_status(live: Live, code: int) -> None:
+    live.engine.fail_code = code
+    message = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    for fail_after, path, body in (
+        (0, "/v1/chat/completions", message),
+        (0, "/v1/chat/completions", {**message, "stream": True}),
+        (2, "/v1/chat/completions", message),
+        (2, "/v1/messages", message),
+        (2, "/v1/responses", {"input": "hi"}),
+    ):
+        live.engine.fail_after = fail_after
+        answer = live.post(path, body)
+        assert answer.status == code, path
+        assert ("retry-after" in answer.headers) == (code in (429, 503))
         assert "Traceback" not in answer.body.decode()
 
 

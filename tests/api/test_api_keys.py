@@ -197,6 +197,19 @@ def test_requests_at_once(named: Live) -> None:
     assert call(named, "key-of-narrow").status == 200
 
 
+def test_work_in_the_background_counts_until_it_ends(tmp_path: Path, file: Path) -> None:
+    conf = config(api_key_file=str(file), response_store=str(tmp_path / "responses.sqlite"))
+    with Live(conf, backend()) as live:
+        live.engine.delay_s = 0.02
+        body = {"model": "tiny", "input": "hi", "max_output_tokens": 400, "background": True}
+        id = call(live, "key-of-narrow", "/v1/responses", body).json["id"]
+        assert call(live, "key-of-narrow").status == 429
+        assert call(live, "key-of-narrow", "/v1/responses", body).status == 429
+        assert call(live, "key-of-alice").status == 200
+        assert call(live, "key-of-narrow", f"/v1/responses/{id}/cancel", {}).json["status"] == "cancelled"
+        assert call(live, "key-of-narrow").status == 200
+
+
 def test_other_dialects_count_once(named: Live) -> None:
     message = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
     assert call(named, "key-of-slow", "/v1/messages", message).status == 200

@@ -1,6 +1,7 @@
 """The Responses API: events in order, conversations that go on, a store that survives, work in the background."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import openai
 import pytest
 from api_live import Answer, Live, backend, config
 from kept import keeping
+
+from octavo.serve.responses import create
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +108,20 @@ def test_the_store_survives_a_restart(tmp_path: Path) -> None:
         assert live.call("DELETE", f"/v1/responses/{id}").status == 404
 
 
+def test_a_long_conversation_holds_nobody_up(kept: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = kept.post("/v1/responses", {"input": "hello " * 800, "max_output_tokens": 2}).json["id"]
+    where: list[str] = []
+
+    def encode(*given: Any) -> bytes:
+        where.append(threading.current_thread().name)
+        return encoded(*given)
+
+    encoded = create._encode
+    monkeypatch.setattr(create, "_encode", encode)
+    assert respond(kept).status == respond(kept, previous_response_id=id, truncation="auto").status == 200
+    assert [name.startswith("octavo-text") for name in where] == [False, True], "the second reads what was said before"
+
+
 def test_what_is_not_stored_is_not_there(kept: Live) -> None:
     answer = respond(kept, store=False).json
     assert answer["store"] is False
@@ -138,8 +155,18 @@ def test_background(kept: Live) -> None:
 
 
 def test_background_faults_are_plain_errors(kept: Live) -> None:
-    answer = respond(kept, background=True, temperature=3)
-    assert (answer.status, answer.error["param"]) == (400, "temperature")
+    for stream in (False, True):
+        answer = respond(kept, background=True, stream=stream, temperature=3)
+        assert (answer.status, answer.error["param"]) == (400, "temperature")
+
+
+def test_a_bug_is_a_response_that_failed(kept: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.serve.openai.chat._Chat.steps", lambda *_: 1 / 0)
+    begun = respond(kept, background=True).json
+    body = ended(kept, begun["id"])
+    assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+    assert "ZeroDivision" not in str(body)
+    assert respond(kept).status == 500
 
 
 def test_a_background_stream_can_be_taken_up_again(kept: Live) -> None:

@@ -34,7 +34,7 @@ class Scripted(Live):
     def __init__(self, folder: Path) -> None:
         own = tokenizer()
         speech = Speech(own, TEMPLATE, tool_parser="hermes", reasoning_parser="qwen3")
-        template = load_chat(own.templates, own.special_texts, own.special)
+        template = load_chat(own)
         text = TextProcessor(own, template, Limits(MODEL_LEN, own.vocab_size), speech=speech)
         kept = config(response_store=str(folder / "responses.sqlite"), files_dir=str(folder / "files"))
         super().__init__(kept, Backend(FakeEngine(own.vocab_size, MODEL_LEN), text))

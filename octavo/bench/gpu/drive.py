@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from octavo.bench.gpu.process import Child
 from octavo.bench.gpu.results import Results
 from octavo.bench.gpu.rows import Job, chosen
 from octavo.bench.gpu.setting import Setting
-from octavo.bench.hardware import machine
+from octavo.bench.hardware import machine, version
 
 OPEN_CAP_S = 120.0
 LEAST_S = 3.0  # a job with less time left is not begun
@@ -53,7 +52,7 @@ def main(root: Path, argv: Sequence[str] | None = None) -> int:
     results = Results(
         None if tiny and not options.out else options.out or results_path(root, found.slug),
         command=shlex.join(["python", "benchmarks/gpu.py", *given]),
-        facts={**{name: version(name) for name in PACKAGES}, **({"shapes": "tiny"} if tiny else {})},
+        facts={**{name: version(name) or "none" for name in PACKAGES}, **({"shapes": "tiny"} if tiny else {})},
         peers=peers,
         found=found,
     )
@@ -74,13 +73,6 @@ def main(root: Path, argv: Sequence[str] | None = None) -> int:
 
 def results_path(root: Path, slug: str) -> Path:
     return root / "results" / slug / f"{time.strftime('%Y-%m-%d', time.gmtime())}.json"
-
-
-def version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def run_all(jobs: Sequence[Job], setting: Setting, deadline: float, results: Results) -> None:

@@ -30,8 +30,10 @@ class _Http:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        with self._server:
+        try:
             yield
+        finally:
+            self._server.stop()
 
     @property
     def server(self) -> Server:

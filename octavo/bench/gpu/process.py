@@ -26,6 +26,7 @@ class Child:
         self._module = module
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.ended = False
+        self._hung = False
 
     def __enter__(self) -> "Child":
         self._process = subprocess.Popen(
@@ -44,7 +45,7 @@ class Child:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         """Let it end by itself if it is through with its jobs; then end the group."""
-        if kind is None and self._unhung():
+        if kind is None and not self._hung:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WAIT_S)
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -54,7 +55,7 @@ class Child:
                 self._process.wait(KILL_WAIT_S)
 
     def next_event(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next event; None when none came in time (`hung`) or the process has ended (`ended`)."""
+        """The next event; None when none came in time or the process has ended (`ended`)."""
         try:
             event = self._events.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
@@ -70,11 +71,6 @@ class Child:
         except subprocess.TimeoutExpired:
             return "its process fell silent"
         return f"its process ended with exit code {code}" if code >= 0 else f"its process ended by signal {-code}"
-
-    _hung = False
-
-    def _unhung(self) -> bool:
-        return not self._hung
 
     def _read(self) -> None:
         assert self._process.stdout is not None

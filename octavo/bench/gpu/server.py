@@ -4,16 +4,15 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
 from octavo.base.errors import EngineError
 from octavo.bench.data import even
 from octavo.bench.gpu.setting import Setting, kernel_caches, model_folder
+from octavo.bench.hardware import free_port
 from octavo.bench.raw import Found, Group, Orders, send
 
 NAME = "bench"
@@ -35,7 +34,7 @@ class Server:
 
     def start(self, cap_s: float) -> float:
         """Start it and ask for a token. Raises EngineError when none came within `cap_s` seconds."""
-        self.port = _free_port()
+        self.port = free_port()
         begin = time.perf_counter()
         # It follows its standard input to the grave, so it cannot outlive us.
         self._process = subprocess.Popen(self._argv(), stdin=subprocess.PIPE, stdout=2, env=self._environment())
@@ -76,14 +75,6 @@ class Server:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def send(self, *groups: Group, stop_s: float = 600.0) -> Found:
         """Send groups from the load client's process."""
@@ -139,9 +130,3 @@ def bodies(count: int, input_len: int, output_len: int, *, seed: int) -> list[di
     """Requests that share no prefix with those of another seed."""
     load = even(count, input_len, output_len, seed=seed)
     return [body(prompt, length) for prompt, length in zip(load.prompts, load.output_lens)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

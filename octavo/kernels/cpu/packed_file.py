@@ -22,7 +22,7 @@ import numpy as np
 from filelock import FileLock
 from msgspec import Struct
 
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 from octavo.kernels.cpu.loader import native
 
 log = logging.getLogger(__name__)

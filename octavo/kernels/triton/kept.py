@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,13 @@
 """Steps of a turn as Anthropic's content blocks, and as the events that build them up on the other side."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from octavo.serve.sse import named_event
-from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought, Usage
+from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
+from octavo.text.collect import Collector
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -28,22 +30,18 @@ class MessageBuilder:
         self._open = ""
         self._stop_reason: str | None = None
         self._stop_sequence: str | None = None
-        self.begun = False
+        self._collector: Collector | None = None
 
-    def begin(self, usage: Usage) -> bytes:
-        """The first events."""
-        self.begun = True
-        message: dict[str, Any] = {
-            **self._head,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": counts(usage, 1),
-        }
-        return event({"type": "message_start", "message": message}) + PING
+    def take(self, collector: Collector, steps: Sequence[Step]) -> bytes:
+        """The events of these steps; the first ones before them."""
+        begun = b""
+        if self._collector is None:
+            self._collector = collector
+            message = {**self.message(), "usage": self._counts(output=1)}
+            begun = event({"type": "message_start", "message": message}) + PING
+        return begun + b"".join([self._feed(step) for step in steps])
 
-    def feed(self, step: Step) -> bytes:
-        """The events of one step."""
+    def _feed(self, step: Step) -> bytes:
         if isinstance(step, Said):
             return self._grow("text", {"type": "text", "text": ""}, "text_delta", step.text) if step.text else b""
         if isinstance(step, Thought):
@@ -57,25 +55,25 @@ class MessageBuilder:
         self._end(step)
         return self._close()
 
-    def finish(self, usage: Usage) -> bytes:
+    def finish(self) -> bytes:
         """The last events."""
         closed = self._close()
         delta = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
         return (
             closed
-            + event({"type": "message_delta", "delta": delta, "usage": counts(usage)})
+            + event({"type": "message_delta", "delta": delta, "usage": self._counts()})
             + event({"type": "message_stop"})
         )
 
-    def message(self, usage: Usage) -> dict[str, Any]:
-        """The whole message."""
+    def message(self) -> dict[str, Any]:
+        """The message so far."""
         self._close()
         return {
             **self._head,
             "content": self._blocks,
             "stop_reason": self._stop_reason,
             "stop_sequence": self._stop_sequence,
-            "usage": counts(usage),
+            "usage": self._counts(),
         }
 
     def _grow(self, kind: str, block: dict[str, Any], delta: str, text: str) -> bytes:
@@ -112,20 +110,21 @@ class MessageBuilder:
         self._open, self._parts = "", []
         return signed + event({"type": "content_block_stop", "index": index})
 
+    def _counts(self, output: int | None = None) -> dict[str, int]:
+        """Anthropic counts cached input apart from the rest. `output`: what to report instead of the tokens so far."""
+        found = self._collector
+        assert found is not None, "nothing has come yet"
+        return {
+            "input_tokens": found.num_prompt_tokens - found.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": found.cached_tokens,
+            "output_tokens": found.num_output_tokens if output is None else output,
+        }
+
     def _end(self, step: Ended) -> None:
         self._stop_reason = _STOPS.get(step.finish_reason, "end_turn")
         if step.finish_reason == "stop" and isinstance(step.stop_reason, str):
             self._stop_reason, self._stop_sequence = "stop_sequence", step.stop_reason
-
-
-def counts(usage: Usage, output: int | None = None) -> dict[str, int]:
-    """Anthropic counts cached input apart from the rest. `output`: what to report instead of the tokens so far."""
-    return {
-        "input_tokens": usage.prompt_tokens - usage.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached,
-        "output_tokens": usage.completion_tokens if output is None else output,
-    }
 
 
 def _object(text: str) -> Any:

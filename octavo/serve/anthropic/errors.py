@@ -2,7 +2,7 @@
 
 import msgspec
 
-from octavo.serve.errors import ErrorDetail, Failure
+from octavo.serve.errors import Failure
 
 _BY_STATUS = {
     401: "authentication_error",
@@ -17,15 +17,7 @@ _BY_STATUS = {
 
 
 def envelope(fail: Failure, request_id: str) -> bytes:
-    """The body of an error."""
+    """The body of an error, or the data of an ``error`` event."""
     kind = _BY_STATUS.get(fail.status, "invalid_request_error" if fail.status < 500 else "api_error")
     error = {"type": kind, "message": fail.error.message}
     return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
-
-
-def stream_error(error: ErrorDetail) -> bytes:
-    """The data of an ``error`` event."""
-    same = ("rate_limit_error", "timeout_error", "invalid_request_error")
-    other = "overloaded_error" if error.type == "service_unavailable_error" else "api_error"
-    kind = error.type if error.type in same else other
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})

@@ -1,6 +1,7 @@
 """``/v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's way to say what chat says."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,17 +9,17 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.serve import inner
 from octavo.serve.anthropic.blocks import PING, MessageBuilder
-from octavo.serve.anthropic.errors import stream_error
+from octavo.serve.anthropic.errors import envelope
 from octavo.serve.anthropic.schema import SILENT, Conversation, MessagesRequest
 from octavo.serve.anthropic.translate import BUDGET, chat_body, conversation
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.decode import Schema, plain
-from octavo.serve.errors import ErrorDetail
 from octavo.serve.openai import chat, tokenize
 from octavo.serve.openai.extras import own_words, passed_on
 from octavo.serve.openai.prepare import IGNORED_HEADER
 from octavo.serve.sse import EventStream, named_event
-from octavo.serve.turns import TurnReader
+from octavo.serve.turns import Listener, Step
+from octavo.text.collect import Collector
 
 _MESSAGES = Schema(MessagesRequest, SILENT)
 _COUNT = Schema(Conversation, SILENT)
@@ -42,10 +43,37 @@ async def create(call: Call) -> Reply | None:
     body, unknown = await call.read(_MESSAGES)
     model = call.service.check_model(body.model)
     request, extra = chat_body(body), passed_on(unknown, _ELSEWHERE)
-    sink = _Message(call, MessageBuilder(f"msg_{uuid.uuid4().hex}", model), stream=bool(body.stream))
+    builder = MessageBuilder(f"msg_{uuid.uuid4().hex}", model)
+    events = EventStream(call, PING) if body.stream else None
+
+    async def hear(collector: Collector, steps: Sequence[Step]) -> None:
+        out = builder.take(collector, steps)
+        if events is not None and out:
+            await events.write(out)
+
+    if events is None:
+        await _tell(call, request, extra, hear, unknown)
+        return json_reply(builder.message())
+    try:
+        async with events.kept_alive():
+            await _tell(call, request, extra, hear, unknown)
+    except Exception as exc:
+        await events.finish(named_event("error", envelope(events.fault(exc), call.request_id)), end=b"")
+    else:
+        await events.finish(builder.finish(), end=b"")
+    return None
+
+
+async def _tell(
+    call: Call,
+    request: dict[str, Any],
+    extra: dict[str, msgspec.Raw],
+    listener: Listener,
+    unknown: dict[str, msgspec.Raw],
+) -> None:
     with own_words(_NAMES, unknown):
         try:
-            await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
+            await inner.tell(call, chat.create, await _encoded(call, request, extra), listener)
         except UserError as exc:
             if exc.param != BUDGET:
                 raise
@@ -53,8 +81,7 @@ async def create(call: Call) -> Reply | None:
             # it.
             del request[BUDGET]
             call.headers[:] = [header for header in call.headers if header[0] != IGNORED_HEADER]  # said again
-            await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
-    return await sink.end()
+            await inner.tell(call, chat.create, await _encoded(call, request, extra), listener)
 
 
 async def count_tokens(call: Call) -> Reply:
@@ -70,53 +97,8 @@ async def _encoded(call: Call, body: dict[str, Any], extra: dict[str, msgspec.Ra
 
 
 def _encode(body: dict[str, Any], extra: dict[str, msgspec.Raw]) -> bytes:
-    options = {"include_usage": True, "continuous_usage_stats": True}
     given = plain(extra[_ARGUMENTS]) if _ARGUMENTS in extra else None
     if given is not None:  # beside what the template is told about thinking; chat says what is wrong with it
         told = {**body.get(_ARGUMENTS, {}), **given} if isinstance(given, dict) else given
         body = {**body, _ARGUMENTS: told}
-    return msgspec.json.encode({**extra, **body, "stream": True, "stream_options": options})
-
-
-class _Message:
-    """Writes the message, or keeps it for the end."""
-
-    def __init__(self, call: Call, builder: MessageBuilder, *, stream: bool) -> None:
-        self._call = call
-        self._builder = builder
-        self._reader = TurnReader()
-        self._events = EventStream(call.scope, call.send, call.limits.send_timeout) if stream else None
-        self._failed = False
-
-    async def data(self, payload: bytes) -> None:
-        steps = list(self._reader.feed(payload))
-        out = b"" if self._builder.begun else self._builder.begin(self._reader.usage)
-        out += b"".join([self._builder.feed(step) for step in steps])
-        await self._write(out)
-
-    async def idle(self) -> None:
-        await self._write(PING)
-
-    async def error(self, error: ErrorDetail) -> None:
-        if self._events is None:
-            raise inner.raised(error)
-        self._failed = True
-        await self._write(b"")
-        await self._events.finish(named_event("error", stream_error(error)), end=b"")
-
-    async def end(self) -> Reply | None:
-        """The whole answer, or None once the stream is over."""
-        if self._events is None:
-            return json_reply(self._builder.message(self._reader.usage))
-        if not self._failed:
-            await self._write(b"")
-            await self._events.finish(self._builder.finish(self._reader.usage), end=b"")
-        return None
-
-    async def _write(self, out: bytes) -> None:
-        if self._events is None:
-            return
-        if not self._events.started:
-            await self._events.start(self._call.headers)
-        if out:
-            await self._events.write(out)
+    return msgspec.json.encode({**extra, **body})

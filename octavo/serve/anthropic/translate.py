@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.base.errors import UserError
-from octavo.base.params import MAX_TOKENS
+from octavo.base.errors import UserError, bad_value
 from octavo.serve.anthropic.schema import Block, Conversation, InputMessage, MessagesRequest, MessagesTool
 
 BUDGET = "thinking_token_budget"
@@ -16,15 +15,13 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def chat_body(body: MessagesRequest) -> dict[str, Any]:
     """The chat request that means the same."""
     found = conversation(body)
-    if not 1 <= body.max_tokens <= MAX_TOKENS:
-        raise _bad("max_tokens", f"must be between 1 and {MAX_TOKENS}")
     found["max_completion_tokens"] = body.max_tokens
     found["stop"] = body.stop_sequences or None
     for name in ("temperature", "top_p", "top_k"):
         found[name] = getattr(body, name)
     choice = body.tool_choice
     if choice is not None and choice.type in ("any", "tool") and not body.tools:
-        raise _bad("tool_choice", "needs tools")
+        raise bad_value("tool_choice", "needs tools")
     if choice is not None and body.tools:
         found["tool_choice"] = _CHOICES.get(choice.type) or _named(choice.name)
         if choice.disable_parallel_tool_use is not None:
@@ -92,7 +89,7 @@ def _assistant(blocks: Sequence[Block], path: str) -> dict[str, Any]:
         where = f"{path}[{index}]"
         if block.type == "tool_use":
             if not block.name or not block.id:
-                raise _bad(where, "needs an id and a name")
+                raise bad_value(where, "needs an id and a name")
             function = {"name": block.name, "arguments": msgspec.json.encode(block.input or {}).decode()}
             calls.append({"id": block.id, "type": "function", "function": function})
         elif block.type == "thinking":
@@ -116,7 +113,7 @@ def _text(content: str | Sequence[Block], path: str) -> str:
 def _block_text(block: Block, path: str) -> str:
     if block.type == "text":
         if block.text is None:
-            raise _bad(path, "needs a text")
+            raise bad_value(path, "needs a text")
         return block.text
     source = block.source or {}
     if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
@@ -136,7 +133,7 @@ def _tool(tool: MessagesTool, index: int) -> dict[str, Any]:
             code="unsupported_value",
         )
     if tool.input_schema is None:
-        raise _bad(f"tools[{index}].input_schema", "is missing")
+        raise bad_value(f"tools[{index}].input_schema", "is missing")
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
@@ -147,15 +144,11 @@ def _tool(tool: MessagesTool, index: int) -> dict[str, Any]:
 
 def _named(name: str | None) -> dict[str, Any]:
     if not name:
-        raise _bad("tool_choice.name", "is missing")
+        raise bad_value("tool_choice.name", "is missing")
     return {"type": "function", "function": {"name": name}}
 
 
 def _response_format(form: dict[str, Any], path: str) -> dict[str, Any]:
     if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
-        raise _bad(path, "must be of type json_schema, with a schema")
+        raise bad_value(path, "must be of type json_schema, with a schema")
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": form["schema"], "strict": True}}
-
-
-def _bad(path: str, what: str) -> UserError:
-    return UserError(f"{path} {what}.", param=path, code="invalid_value")

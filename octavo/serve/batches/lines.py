@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from octavo.base.config import LimitsConfig
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 from octavo.serve.decode import check_shape
 from octavo.serve.errors import invalid_json
 
@@ -81,14 +81,14 @@ def parse_line(line: bytes | None, max_bytes: int, limits: LimitsConfig) -> Batc
     try:
         found = _LINE.decode(line)
         if bytes(memoryview(found.body)[:1]) != b"{":
-            raise UserError("body must be an object.", param="body", code="invalid_value")
+            raise bad_value("body", "must be an object")
         modes = _MODES.decode(found.body)
     except msgspec.DecodeError as exc:
         raise invalid_json(exc) from None
     except (RecursionError, UnicodeDecodeError):
         raise UserError("The line is not valid JSON.", code="invalid_json") from None
     if found.method != "POST":
-        raise UserError("method must be POST.", param="method", code="invalid_value")
+        raise bad_value("method", "must be POST")
     for name in ("stream", "background"):
         if getattr(modes, name):
             raise UserError(f"{name} cannot be asked for in a batch.", param=f"body.{name}", code="invalid_value")

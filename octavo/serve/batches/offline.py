@@ -30,7 +30,7 @@ async def run_file(
     target: Path,
     *,
     concurrency: int,
-    launcher: Callable[[OctavoConfig], Awaitable[Backend]] | None = None,
+    launcher: Callable[[OctavoConfig], Awaitable[Backend]],
 ) -> Done:
     """Answers every line of `source` into `target`. What an interrupted run had done is not done again.
 
@@ -49,7 +49,7 @@ async def run_file(
     service = Service(config, Limits(serve, 1 << 30))
     journal = Journal(target.with_name(target.name + ".journal"))
     try:
-        backend = await (launcher or _launch)(config)
+        backend = await launcher(config)
         service.attach(backend)
         try:
             if not await Work(service, source, journal).run():
@@ -65,12 +65,6 @@ async def run_file(
     done = Done(len(journal), journal.ok)
     journal.close(remove=True)
     return done
-
-
-async def _launch(config: OctavoConfig) -> Backend:
-    from octavo.serve.start import launch  # tests bring their own and need no engine
-
-    return await launch(config)
 
 
 def _write(journal: Journal, target: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 from octavo.serve.batches.runner import find_run, start
 from octavo.serve.batches.work import TARGETS
 from octavo.serve.calls import Call, Reply, json_reply
@@ -108,9 +108,5 @@ def _seconds(window: str) -> int:
     found = _WINDOW.fullmatch(window)
     seconds = int(found[1]) * (3600 if found[2] == "h" else 86_400) if found else 0
     if not 0 < seconds <= MAX_WINDOW_S:
-        raise UserError(
-            "completion_window must be a time like 24h or 7d, at most 30d.",
-            param="completion_window",
-            code="invalid_value",
-        )
+        raise bad_value("completion_window", "must be a time like 24h or 7d, at most 30d")
     return seconds

@@ -5,8 +5,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
-from octavo.base.errors import NotFound, OctavoError
+from octavo.base.errors import NotFound, OctavoError, Overloaded
 from octavo.serve.batches.journal import Journal
 from octavo.serve.batches.lines import count_lines
 from octavo.serve.batches.work import Work
@@ -70,7 +71,7 @@ async def resume(service: Service) -> None:
         return  # the folder cannot be used; whoever asks for a file hears of it
     for owner, batch in unfinished:
         log.info("going on with batch %s", batch.id)
-        start(service, owner, service.tenant_of(owner), batch)
+        start(service, owner, service.keys.tenant_of(owner), batch)
 
 
 async def _run(service: Service, tenant: str, run: BatchRun) -> None:
@@ -86,8 +87,9 @@ async def _run(service: Service, tenant: str, run: BatchRun) -> None:
     except Exception as exc:  # a bug: whoever waits for the batch must not wait for ever
         log.error("batch %s failed", batch.id, exc_info=exc)
         _fail(batch, "batch_failed", "The server could not go on with this batch.")
-    run.refresh()
     await store.save(batch)
+    if not batch.open:
+        _journal_of(service, batch).unlink(missing_ok=True)
 
 
 async def _work(service: Service, tenant: str, run: BatchRun) -> None:
@@ -103,7 +105,16 @@ async def _work(service: Service, tenant: str, run: BatchRun) -> None:
     if not 0 < batch.request_counts.total <= MAX_LINES:
         _fail(batch, "invalid_file", f"The file must have between 1 and {MAX_LINES} requests, one a line.")
         return
-    journal = await asyncio.to_thread(Journal, source.with_name(f"{batch.id}.journal"))
+    journal = await asyncio.to_thread(Journal, _journal_of(service, batch))
+    counted = 0
+
+    def check_room(more: int) -> None:
+        """Overloaded when `more` bytes are too many; the journal takes room as a file that is being written."""
+        nonlocal counted
+        files.writing += journal.size - counted
+        counted = journal.size
+        files.check_room(more)
+
     run.work = Work(
         service,
         source,
@@ -112,21 +123,33 @@ async def _work(service: Service, tenant: str, run: BatchRun) -> None:
         owner=run.owner,
         tenant=tenant,
         deadline=batch.expires_at or float("inf"),
-        check_room=files.check_room,
+        check_room=check_room,
     )
     try:
         if batch.status == "validating":
             batch.turn("in_progress")
         if batch.status == "cancelling":
             run.work.stop()
-        finished = await _watched(service, run, run.work)
+        try:
+            finished = await _watched(service, run, run.work)
+        except Overloaded as exc:  # no room for more answers; those that are there are kept
+            await _keep_answers(service, run, journal)
+            _fail(batch, "no_room", str(exc))
+            return
         if not finished and not run.work.stopped:
             return  # the server ends; the next one goes on
         await _finish(service, run, journal, expired=run.work.expired)
     finally:
         run.refresh()
         run.work = None
-        journal.close(remove=not batch.open)
+        files.writing -= counted
+        journal.close()
+
+
+def _journal_of(service: Service, batch: Batch) -> Path:
+    folder = service.stores.files.folder
+    assert folder is not None, "there are batches only where there are files"
+    return folder / f"{batch.id}.journal"
 
 
 async def _watched(service: Service, run: BatchRun, work: Work) -> bool:
@@ -149,9 +172,13 @@ async def _finish(service: Service, run: BatchRun, journal: Journal, *, expired:
     cancelled = batch.status == "cancelling"
     if not cancelled:
         batch.turn("finalizing")
-    batch.output_file_id = await _copy(service, run, journal, "output", ok=True)
-    batch.error_file_id = await _copy(service, run, journal, "errors", ok=False)
+    await _keep_answers(service, run, journal)
     batch.turn("cancelled" if cancelled else "expired" if expired else "completed")
+
+
+async def _keep_answers(service: Service, run: BatchRun, journal: Journal) -> None:
+    run.batch.output_file_id = await _copy(service, run, journal, "output", ok=True)
+    run.batch.error_file_id = await _copy(service, run, journal, "errors", ok=False)
 
 
 async def _copy(service: Service, run: BatchRun, journal: Journal, kind: str, *, ok: bool) -> str | None:

@@ -63,19 +63,25 @@ class Work:
         self._waiting = 0  # lines that the server, or the key's limits, have no room for now
 
     async def run(self) -> bool:
-        """Does what is left. False when the server stopped it before the end: it can be run again."""
-        async with asyncio.TaskGroup() as group:
-            async for number, line in self._lines():
-                if number in self.journal:
-                    self._note_id(line)
-                    continue
-                await self._turn()
-                if self.stopped or self._paused or self.expired:
-                    self._service.batch_slots.release()
-                    break
-                task = group.create_task(self._answer(number, line))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+        """Does what is left. False when the server stopped it before the end: it can be run again.
+
+        Raises what `check_room` raises: without room for its answer, a line is not done.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for number, line in self._lines():
+                    if number in self.journal:
+                        self._note_id(line)
+                        continue
+                    await self._turn()
+                    if self.stopped or self._paused or self.expired:
+                        self._service.batch_slots.release()
+                        break
+                    task = group.create_task(self._answer(number, line))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         return not self._paused
 
     def stop(self) -> None:
@@ -110,12 +116,14 @@ class Work:
         place = _Place(self._service.batch_slots)
         meter = self._service.meter_of(self._owner, self._tenant)
         try:
-            request = self._request(line)
+            try:
+                request = self._request(line)
+            except UserError as exc:
+                self._write(number, _refusal(id_of(line), number, exc), ok=False)
+                return
             reply = await self._ask(request, place, meter)
             if reply is not None:
                 self._write(number, _row(request.custom_id, reply), ok=reply.status < 400)
-        except UserError as exc:
-            self._write(number, _refusal(id_of(line), number, exc), ok=False)
         finally:
             meter.end()
             place.leave()

@@ -3,7 +3,7 @@
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, missing
 
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 1024
@@ -64,7 +64,7 @@ class FileForm:
         if not self._ended:
             raise _bad("The multipart form is cut short.")
         if self.filename is None:
-            raise UserError("file is missing.", param="file", code="missing_required_parameter")
+            raise missing("file")
 
     def _part_begin(self) -> None:
         self._parts += 1

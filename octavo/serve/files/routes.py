@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from octavo.base.errors import UserError
+from octavo.base.errors import bad_value
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.errors import WrongType
 from octavo.serve.files.form import FileForm
@@ -137,7 +137,7 @@ async def _raw(call: Call) -> FileRow:
 
 def _purpose(given: str | None) -> str:
     if given not in UPLOAD_PURPOSES:
-        raise UserError(f"purpose must be one of {', '.join(UPLOAD_PURPOSES)}.", param="purpose", code="invalid_value")
+        raise bad_value("purpose", f"must be one of {', '.join(UPLOAD_PURPOSES)}")
     return given
 
 

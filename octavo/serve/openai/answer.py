@@ -3,36 +3,32 @@
 A dialect (chat, completions) says how a choice looks; this file says when what is sent.
 """
 
-import logging
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from starlette.requests import ClientDisconnect
 
-from octavo.base.errors import OctavoError, UserError
+from octavo.base.errors import bad_value
 from octavo.serve.calls import Backend, Call, Reply
-from octavo.serve.errors import failure
 from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.chunks import Chunks, Options
 from octavo.serve.openai.dialect import Dialect
 from octavo.serve.openai.schema import Sampled
 from octavo.serve.openai.usage import usage_of
 from octavo.serve.sse import EventStream
-from octavo.text.collect import Collector
+from octavo.serve.turns import Listener, Step
+from octavo.text.collect import Collector, TextDelta
 from octavo.text.request import Prepared
-
-log = logging.getLogger("octavo.serve")
 
 
 def options_of(body: Sampled) -> Options:
     """How the answer is to be sent. UserError for stream options without a stream."""
     stream, given = bool(body.stream), body.stream_options
     if given is not None and not stream:
-        raise UserError("stream_options needs stream: true.", param="stream_options", code="invalid_value")
+        raise bad_value("stream_options", "needs stream: true")
     at_end = bool(given and given.include_usage)
     always = at_end and bool(given and given.continuous_usage_stats)
     return Options(stream, at_end, always, bool(body.return_token_ids))
@@ -68,22 +64,38 @@ class Answer:
 
     async def run(self) -> Reply | None:
         """A whole answer, or None once a stream has been sent. Raises only before the first byte went out."""
+        with self._admitted() as generation:
+            if self._options.stream:
+                await self._stream(generation)
+                return None
+            async with bounded_call(self._call), generation:
+                async for _ in generation.steps():
+                    pass  # the collectors keep what comes
+        named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
+        return Reply(await self._call.service.off_loop(named * BYTES_A_POSITION, self._whole))
+
+    async def tell(self, listener: Listener, steps_of: Callable[[Collector, TextDelta], list[Step]]) -> None:
+        """Nothing is sent: `listener` is told what each output means. Raises whatever goes wrong."""
+        with self._admitted() as generation:
+            async with bounded_call(self._call), generation:
+                async for pieces in generation.steps():
+                    for piece in pieces:
+                        delta = piece.delta
+                        if delta.tokens or delta.text or delta.finish_reason:
+                            collector = self._collectors[piece.index]
+                            await listener(collector, steps_of(collector, delta))
+
+    @contextmanager
+    def _admitted(self) -> Iterator[Generation]:
+        """The generation, while there is room and quota for it."""
         call, service = self._call, self._call.service
         with service.limits.admitted(len(self._requests)):
             call.headers += call.meter.prompt(self._prompt_tokens)
             sequences = list(zip(self._requests, self._collectors))
-            generation = Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
             try:
-                if self._options.stream:
-                    await self._stream(generation)
-                    return None
-                async with bounded_call(call), generation:
-                    async for _ in generation.steps():
-                        pass  # the collectors keep what comes
+                yield Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)
             finally:
                 call.meter.output(sum([collector.num_output_tokens for collector in self._collectors]))
-        named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
-        return Reply(await service.off_loop(named * BYTES_A_POSITION, self._whole))
 
     def _whole(self) -> bytes:
         whole = {
@@ -104,7 +116,7 @@ class Answer:
 
     async def _stream(self, generation: Generation) -> None:
         """The answer begins with the first step, so that what fails before it still has its status."""
-        events = EventStream(self._call.scope, self._call.send, self._call.limits.send_timeout)
+        events = EventStream(self._call)
         chunks = Chunks(self._dialect, self._head, self._options, self._collectors, self._n)
 
         def show(piece: Piece) -> None:
@@ -113,25 +125,14 @@ class Answer:
                 events.write_now(out)
 
         try:
-            async with bounded_call(self._call), generation, events.kept_alive(self._call.headers):
+            async with bounded_call(self._call), generation, events.kept_alive():
+                generation.listen(events.open, show)
                 async for pieces in generation.steps():
                     out = b"".join([chunks.render(piece.index, piece.delta) for piece in pieces])
-                    if not out:
-                        continue
-                    if not events.started:
-                        await events.start(self._call.headers)
-                        generation.listen(events.open, show)
-                    await events.write(out)
-        except ClientDisconnect:
-            raise
+                    if out:
+                        await events.write(out)
         except Exception as exc:
-            if not events.started:
-                raise
-            if not isinstance(exc, OctavoError):
-                log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
-            fail = failure(exc)
-            self._call.journey.code = fail.error.code or fail.error.type
-            await events.fail(fail)
+            await events.fail(events.fault(exc))
             return
         await events.finish(chunks.usage_event() if self._options.usage_at_end else b"")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.config import LimitsConfig
-from octavo.base.errors import UserError
+from octavo.base.errors import bad_value
 from octavo.serve.openai.schema import ChatRequest, CompletionRequest, Sampled, TokenizeRequest
 
 
@@ -27,23 +27,19 @@ def _check_sampled(body: Sampled, limits: LimitsConfig) -> None:
     _check_number("n", body.n, 1, limits.max_n)
     _check_number("prompt_logprobs", body.prompt_logprobs, 0, limits.max_logprobs)
     if body.logit_bias is not None and len(body.logit_bias) > limits.max_logit_bias:
-        raise _bad("logit_bias", f"may hold at most {limits.max_logit_bias} tokens, got {len(body.logit_bias)}")
+        raise bad_value("logit_bias", f"may hold at most {limits.max_logit_bias} tokens, got {len(body.logit_bias)}")
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     _check_length("stop", stops, limits.max_stops)
     for index, stop in enumerate(stops):
         if len(stop) > limits.max_stop_chars:
-            raise _bad(f"stop[{index}]", f"may have at most {limits.max_stop_chars} characters")
+            raise bad_value(f"stop[{index}]", f"may have at most {limits.max_stop_chars} characters")
 
 
 def _check_number(name: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
-        raise _bad(name, f"must be between {low} and {high}, got {str(value)[:24]}")
+        raise bad_value(name, f"must be between {low} and {high}, got {str(value)[:24]}")
 
 
 def _check_length(name: str, values: Sequence[Any] | None, most: int) -> None:
     if values is not None and len(values) > most:
-        raise _bad(name, f"may hold at most {most} entries, got {len(values)}")
-
-
-def _bad(name: str, what: str) -> UserError:
-    return UserError(f"{name} {what}.", param=name, code="invalid_value")
+        raise bad_value(name, f"may hold at most {most} entries, got {len(values)}")

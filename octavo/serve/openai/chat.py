@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 from octavo.base.params import MAX_TOKENS
 from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
@@ -12,6 +12,7 @@ from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import TokenNames, chat_content, prompt_positions
 from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, sampling
 from octavo.serve.openai.schema import ChatRequest
+from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
 from octavo.text.parse.base import Event, Reasoning, Text, ToolArguments, ToolStart
@@ -33,7 +34,12 @@ async def create(call: Call) -> Reply | None:
     async with bounded_call(call):
         keep = not call.service.config.serve.exclude_tools_when_tool_choice_none
         prepared = await call.service.off_loop(call.body_bytes, chat_sequences, ticket, body, params, keep_tools=keep)
-    return await Answer(call, ticket.backend, _Chat(body), prepared, ticket.head, options).run()
+    dialect = _Chat(body)
+    answer = Answer(call, ticket.backend, dialect, prepared, ticket.head, options)
+    if call.listener is None:
+        return await answer.run()
+    await answer.tell(call.listener, dialect.steps)
+    return None
 
 
 def _check(body: ChatRequest) -> None:
@@ -43,7 +49,7 @@ def _check(body: ChatRequest) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(body, name)
         if value is not None and not 1 <= value <= MAX_TOKENS:
-            raise UserError(f"{name} must be between 1 and {MAX_TOKENS}.", param=name)
+            raise bad_value(name, f"must be between 1 and {MAX_TOKENS}")
     if body.logprob_token_ids and not body.logprobs:
         raise UserError("logprob_token_ids needs logprobs: true.", param="logprob_token_ids")
 
@@ -131,6 +137,29 @@ class _Chat:
 
     def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:  # noqa: ARG002
         return self._content(delta.logprobs) if delta.logprobs else None
+
+    def steps(self, collector: Collector, delta: TextDelta) -> list[Step]:
+        """What a delta means, for the dialects that are written from it. Log-probabilities go with the first text."""
+        logprobs = chat_content(self._names, delta.logprobs) if delta.logprobs else []
+        found: list[Step] = []
+        if delta.events is None or all(isinstance(event, Text) for event in delta.events):
+            found += [Said(delta.text, logprobs)] if delta.text or logprobs else []
+        else:
+            if logprobs and not any(isinstance(event, Text) for event in delta.events):
+                found.append(Said("", logprobs))
+            for event in delta.events:
+                if isinstance(event, Text):
+                    found.append(Said(event.text, logprobs))
+                    logprobs = []
+                elif isinstance(event, Reasoning) and self._reasoning:
+                    found.append(Thought(event.text))
+                elif isinstance(event, ToolStart):
+                    found.append(CallBegun(event.id, event.name))
+                elif isinstance(event, ToolArguments):
+                    found.append(CallArguments(event.delta))
+        if delta.finish_reason is not None:
+            found.append(Ended(self.finish_reason(collector, delta.finish_reason) or "", delta.stop_reason))
+        return found
 
     def _content(self, entries: Sequence[PositionLogprobs]) -> dict[str, Any]:
         return {"content": chat_content(self._names, entries), "refusal": None}

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from octavo.serve.openai.dialect import Dialect
-from octavo.serve.openai.usage import usage_json
+from octavo.serve.openai.usage import usage_of
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.parse.base import Text
 
@@ -88,7 +88,7 @@ class Chunks:
 
     def usage_event(self) -> bytes:
         """The chunk without choices that ends a stream with include_usage."""
-        return self._open + b'],"usage":' + usage_json(self._collectors, self._n) + b"}\n\n"
+        return self._open + b'],"usage":' + encode(usage_of(self._collectors, self._n)) + b"}\n\n"
 
     def _opening(self, index: int) -> bytes:
         rendered = self._dialect.opening(index)
@@ -104,5 +104,5 @@ class Chunks:
 
     def _end(self) -> bytes:
         if self._options.usage_always:
-            return b'],"usage":' + usage_json(self._collectors, self._n) + b"}\n\n"
+            return b'],"usage":' + encode(usage_of(self._collectors, self._n)) + b"}\n\n"
         return self._tail

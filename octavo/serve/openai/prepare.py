@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 from octavo.base.params import SamplingParams
 from octavo.serve.calls import Backend, Call
 from octavo.serve.decode import Schema
 from octavo.serve.openai.bounds import check_bounds
 from octavo.serve.openai.fields import ignored_header, sort_unknown
-from octavo.serve.openai.messages import template_messages
-from octavo.serve.openai.prompts import Prompt, split_prompts
+from octavo.serve.openai.prompts import Prompt, split_prompts, template_messages
 from octavo.serve.openai.schema import SAMPLING, ChatFields, ChatRequest, CompletionRequest, Message, Sampled
 from octavo.serve.openai.structured import grammar_of
 from octavo.text.fill import find_fill
@@ -145,7 +144,7 @@ def fill_prompts(
         raise UserError("This model has no tokens to fill in the middle.", param="suffix", code="unsupported_value")
     for name in ("echo", "truncate_prompt_tokens"):
         if getattr(body, name):
-            raise UserError(f"{name} does not go with suffix.", param=name, code="invalid_value")
+            raise bad_value(name, "does not go with suffix")
     suffix = backend.text.tokenize(body.suffix or "", add_special=False, param="suffix")
     filled: list[Prompt] = []
     for index, prompt in enumerate(prompts):
@@ -193,7 +192,7 @@ def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> 
     for name in extra:
         if name in _RESERVED:
             where = f"chat_template_kwargs.{name}"
-            raise UserError(f"{where} is set by the server.", param=where, code="invalid_value")
+            raise bad_value(where, "is set by the server")
     if body.documents is not None:
         extra["documents"] = body.documents
     if body.reasoning_effort is not None:

@@ -1,9 +1,13 @@
-"""The `prompt` field of completions: text, token ids, or a list of either."""
+"""What is to be continued, on its way from the schema: the `prompt` field of completions, and chat's messages for the
+template, which checks and shapes their content itself."""
 
 from collections.abc import Sequence
 from typing import Any, cast
 
+import msgspec
+
 from octavo.base.errors import UserError
+from octavo.serve.openai.schema import Message
 from octavo.text.ids import are_numbers
 
 Prompt = str | list[int]
@@ -15,7 +19,7 @@ def split_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
         return [prompt]
     if not prompt:
         raise UserError("prompt must not be empty.", param="prompt")
-    if _is_int(prompt[0]):
+    if type(prompt[0]) is int:  # a bool is an int to isinstance
         return [_token_ids(prompt, "prompt")]
     if isinstance(prompt[0], str):
         for index, entry in enumerate(prompt):
@@ -33,5 +37,27 @@ def _token_ids(entry: Any, path: str) -> list[int]:
     return cast(list[int], entry)
 
 
-def _is_int(value: Any) -> bool:
-    return type(value) is int  # a bool is an int to isinstance
+def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """One plain dict a message, without the fields that are null.
+
+    What a model thought goes under both names that templates know it by.
+    """
+    found: list[dict[str, Any]] = _without_null(msgspec.to_builtins(messages))
+    for message in found:
+        reasoning = message.get("reasoning", message.get("reasoning_content"))
+        if reasoning is not None:
+            message["reasoning"] = message["reasoning_content"] = reasoning
+    return found
+
+
+def _without_null(value: Any) -> Any:
+    """Fields of the schema only: what a tool call's arguments hold stays as it is."""
+    if isinstance(value, list):
+        return [_without_null(entry) for entry in value]
+    if isinstance(value, dict):
+        return {
+            name: entry if name == "arguments" else _without_null(entry)
+            for name, entry in value.items()
+            if entry is not None
+        }
+    return value

@@ -100,31 +100,11 @@ class Sampled(Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
 
 
-SAMPLING = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "bad_words",
-    "allowed_token_ids",
-    "stop",
-    "stop_token_ids",
-    "min_tokens",
-    "max_tokens",
-    "ignore_eos",
-    "seed",
-    "prompt_logprobs",
-    "logprob_token_ids",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "truncate_prompt_tokens",
-    "truncation_side",
+# What goes there as it stands; a bias has its tokens' ids as text here.
+SAMPLING = tuple(
+    name
+    for name in Sampled.__struct_fields__
+    if name in params.SamplingParams.__struct_fields__ and name not in ("logit_bias", "structured_outputs")
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value, missing
 from octavo.base.params import StructuredOutputsParams
 from octavo.grammar.spec import GrammarSpec
 from octavo.serve.openai.schema import ResponseFormat, Sampled
@@ -45,15 +45,11 @@ def _format(body: Sampled, after: Sequence[str]) -> GrammarSpec | None:
         case "json_schema":
             if given.json_schema is None or given.json_schema.schema is None:
                 param = f"{param}.json_schema.schema"
-                raise UserError(f"{param} is missing.", param=param, code="missing_required_parameter")
+                raise missing(param)
             return _spec({"json": given.json_schema.schema}, body, after, f"{param}.json_schema.schema")
         case "structural_tag":
             return _spec({"structural_tag": _tag(given)}, body, after, param)
-    raise UserError(
-        "response_format.type must be text, json_object, json_schema or structural_tag.",
-        param="response_format.type",
-        code="invalid_value",
-    )
+    raise bad_value("response_format.type", "must be text, json_object, json_schema or structural_tag")
 
 
 def _tag(given: ResponseFormat) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from octavo.text.collect import Collector
 
 
@@ -25,8 +23,3 @@ def usage_of(collectors: Sequence[Collector], choices_per_prompt: int) -> dict[s
         thought = sum(speaker.reasoning_tokens for speaker in speakers)
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
     return usage
-
-
-def usage_json(collectors: Sequence[Collector], choices_per_prompt: int) -> bytes:
-    """The same as JSON."""
-    return msgspec.json.encode(usage_of(collectors, choices_per_prompt))

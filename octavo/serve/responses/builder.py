@@ -6,13 +6,15 @@ which one it wants to go on.
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from octavo.serve.errors import ErrorDetail
 from octavo.serve.sse import named_event
-from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought, Usage
+from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
+from octavo.text.collect import Collector
 
 
 class ResponseBuilder:
@@ -26,20 +28,26 @@ class ResponseBuilder:
         self._open = ""
         self._sequence = 0
         self._ended: Ended | None = None
-        self.begun = False
+        self._collector: Collector | None = None
+        self._begun = False
 
-    def begin(self) -> bytes:
-        """The first events."""
-        self.begun = True
+    def take(self, collector: Collector, steps: Sequence[Step]) -> bytes:
+        """The events of these steps; the first ones before them."""
+        self._collector = collector
+        return self._begin() + b"".join([self._feed(step) for step in steps])
+
+    def _begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
         self.response["status"] = "in_progress"
         return self._whole("response.created") + self._whole("response.in_progress")
 
-    def feed(self, step: Step) -> bytes:
-        """The events of one step."""
+    def _feed(self, step: Step) -> bytes:
         if isinstance(step, Said):
             return self._say(step)
         if isinstance(step, Thought):
-            opened = self._reopen("reasoning", lambda: self._begin_part("reasoning", "rs"))
+            opened = self._reopen("reasoning", "rs")
             self._parts.append(step.text)
             return opened + self._part_event("response.reasoning_text.delta", delta=step.text)
         if isinstance(step, CallBegun):
@@ -50,25 +58,23 @@ class ResponseBuilder:
         self._ended = step
         return self._close()
 
-    def finish(self, usage: Usage) -> bytes:
+    def finish(self) -> bytes:
         """The last events: completed, or incomplete when the tokens ran out."""
         closed = self._close()
-        cut = self._ended is not None and self._ended.finish_reason == "length"
-        status = "incomplete" if cut else "completed"
-        self.response["status"] = status
-        if cut:
+        status = self.response["status"] = self._end_status
+        if status == "incomplete":
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
             if self._items:
                 self._items[-1]["status"] = "incomplete"
         else:
             self.response["completed_at"] = int(time.time())
-        self.response["usage"] = usage_of(usage)
+        self.response["usage"] = self._usage()
         return closed + self._whole(f"response.{status}")
 
-    def fail(self, error: ErrorDetail, usage: Usage) -> bytes:
-        """The last event of a response that failed."""
-        closed = self.stop("failed")
-        self.response["usage"] = usage_of(usage)
+    def fail(self, error: ErrorDetail) -> bytes:
+        """The last events of a response that failed, be it before the first ones."""
+        closed = self._begin() + self.stop("failed")
+        self.response["usage"] = self._usage()
         code = "rate_limit_exceeded" if error.type == "rate_limit_error" else "server_error"
         self.response["error"] = {"code": code, "message": error.message}
         return closed + self._whole("response.failed")
@@ -81,26 +87,28 @@ class ResponseBuilder:
             self._items[-1]["status"] = "incomplete"
         return closed
 
+    @property
+    def _end_status(self) -> str:
+        return "incomplete" if self._ended is not None and self._ended.finish_reason == "length" else "completed"
+
     def _say(self, step: Said) -> bytes:
         if not step.text and self._open != "message":
             return b""
-        opened = self._reopen("message", lambda: self._begin_part("message", "msg"))
+        opened = self._reopen("message", "msg")
         self._parts.append(step.text)
         self._logprobs += step.logprobs
         return opened + self._part_event("response.output_text.delta", delta=step.text, logprobs=step.logprobs)
 
-    def _reopen(self, kind: str, begin: Any) -> bytes:
+    def _reopen(self, kind: str, prefix: str) -> bytes:
+        """An item of content with one part, text or thoughts, unless it is open already."""
         if self._open == kind:
             return b""
         closed = self._close()
-        return closed + bytes(begin())
-
-    def _begin_part(self, kind: str, prefix: str) -> bytes:
-        """An item of content with one part: text, or thoughts."""
         item: dict[str, Any] = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress"}
         item["role" if kind == "message" else "summary"] = "assistant" if kind == "message" else []
         item["content"] = []
-        return self._begin_item(item) + self._part_event("response.content_part.added", part=self._part(kind, ""))
+        added = self._begin_item(item)
+        return closed + added + self._part_event("response.content_part.added", part=self._part(kind, ""))
 
     def _begin_call(self, step: CallBegun) -> bytes:
         call = {"call_id": step.id or f"call_{uuid.uuid4().hex}", "name": step.name, "arguments": ""}
@@ -123,18 +131,15 @@ class ResponseBuilder:
             out = self._event(
                 "response.function_call_arguments.done", **self._place(), name=item["name"], arguments=text
             )
-        elif kind == "message":
-            part = self._part(kind, text)
-            out = self._part_event("response.output_text.done", text=text, logprobs=self._logprobs)
-            out += self._part_event("response.content_part.done", part=part)
-            item["content"] = [part]
         else:
+            if kind == "message":
+                out = self._part_event("response.output_text.done", text=text, logprobs=self._logprobs)
+            else:
+                out = self._part_event("response.reasoning_text.done", text=text)
             part = self._part(kind, text)
-            out = self._part_event("response.reasoning_text.done", text=text)
             out += self._part_event("response.content_part.done", part=part)
             item["content"] = [part]
-        cut = self._ended is not None and self._ended.finish_reason == "length"
-        item["status"] = "incomplete" if cut else "completed"
+        item["status"] = self._end_status
         self._open, self._parts, self._logprobs = "", [], []
         return out + self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
 
@@ -157,13 +162,15 @@ class ResponseBuilder:
         value = {"type": kind, "sequence_number": self._sequence - 1, **fields}
         return named_event(kind, msgspec.json.encode(value))
 
-
-def usage_of(usage: Usage) -> dict[str, Any]:
-    """Token counts under the names of this API."""
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+    def _usage(self) -> dict[str, Any]:
+        """Token counts under the names of this API; zeros where nothing has come."""
+        found = self._collector
+        prompt, output = (found.num_prompt_tokens, found.num_output_tokens) if found else (0, 0)
+        thought = found.speaker.reasoning_tokens if found and found.speaker else 0
+        return {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": found.cached_tokens if found else 0},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": thought},
+            "total_tokens": prompt + output,
+        }

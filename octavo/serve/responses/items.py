@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, missing
 from octavo.serve.responses.schema import InputItem, InputPart
 
 _TEXTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
@@ -52,7 +52,7 @@ def _part_text(part: InputPart, path: str) -> str:
 def _add_message(found: list[dict[str, Any]], item: InputItem, path: str) -> None:
     role = _need(item.role, f"{path}.role")
     if item.content is None:
-        raise _missing(f"{path}.content")
+        raise missing(f"{path}.content")
     text = text_of(item.content, f"{path}.content")
     if role == "assistant" and _open_turn(found) and found[-1]["content"] is None and "tool_calls" not in found[-1]:
         found[-1]["content"] = text  # what it thought came before
@@ -75,12 +75,8 @@ def _open_turn(found: list[dict[str, Any]]) -> bool:
 
 def _need(value: str | None, path: str) -> str:
     if value is None:
-        raise _missing(path)
+        raise missing(path)
     return value
-
-
-def _missing(path: str) -> UserError:
-    return UserError(f"{path} is missing.", param=path, code="missing_required_parameter")
 
 
 def unsupported(path: str, what: str) -> UserError:

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from octavo.base.errors import Overloaded, UserError
-from octavo.serve.calls import Service
+from octavo.serve.calls import Call, Service
+from octavo.serve.openai.answer import bounded_call
 from octavo.serve.responses.builder import ResponseBuilder
+from octavo.serve.sse import EventStream
 
 MAX_JOBS = 256
 MAX_EVENT_BYTES = 16 << 20  # of one response; the oldest go first
@@ -75,6 +77,15 @@ class ResponseJob:
     def _wake(self) -> None:
         self._more.set()
         self._more = asyncio.Event()
+
+
+async def send_events(call: Call, events: AsyncIterator[bytes]) -> None:
+    """Sends the events of a job, or of one that has ended. The client may leave; the response goes on without it."""
+    stream = EventStream(call)
+    async with bounded_call(call), stream.kept_alive():
+        async for out in events:
+            await stream.write(out)
+    await stream.finish(end=b"")
 
 
 def job_name(id: str) -> str:

@@ -8,8 +8,7 @@ import msgspec
 from octavo.base.errors import UserError
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.query import Query
-from octavo.serve.responses.follow import send_events
-from octavo.serve.responses.job import ResponseJob, find_job, job_name, not_streamed
+from octavo.serve.responses.job import ResponseJob, find_job, job_name, not_streamed, send_events
 from octavo.serve.store.responses import StoredResponse
 
 LOST = {"code": "server_error", "message": "The server was restarted while it made this response."}

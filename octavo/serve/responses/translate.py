@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.base.errors import UserError
-from octavo.base.params import MAX_TOKENS
+from octavo.base.errors import UserError, bad_value
 from octavo.serve.responses.items import messages_of, unsupported
 from octavo.serve.responses.schema import InputItem, ResponsesRequest, ResponsesTool
 
@@ -18,18 +17,16 @@ def check(body: ResponsesRequest) -> None:
     for name in ("conversation", "prompt"):
         if getattr(body, name) is not None:
             raise UserError(f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
-    if body.max_output_tokens is not None and not 1 <= body.max_output_tokens <= MAX_TOKENS:
-        raise UserError(f"max_output_tokens must be between 1 and {MAX_TOKENS}.", param="max_output_tokens")
     for index, name in enumerate(body.include or ()):
         if name != "reasoning.encrypted_content" and not name.startswith(_INCLUDES):
-            raise UserError(f"include[{index}] is not known.", param=f"include[{index}]", code="invalid_value")
+            raise bad_value(f"include[{index}]", "is not known")
 
 
 def chat_body(body: ResponsesRequest, items: Sequence[InputItem]) -> dict[str, Any]:
     """The chat request that means the same. `items`: the whole conversation, earlier responses included."""
     messages = messages_of(items, len(items) - len(input_items(body)))
     if not messages:
-        raise UserError("input holds nothing to answer.", param="input", code="invalid_value")
+        raise bad_value("input", "holds nothing to answer")
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
     found: dict[str, Any] = {
@@ -39,8 +36,6 @@ def chat_body(body: ResponsesRequest, items: Sequence[InputItem]) -> dict[str, A
         "top_p": body.top_p,
         "max_completion_tokens": body.max_output_tokens,
         "parallel_tool_calls": body.parallel_tool_calls,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
     if wants_logprobs(body):
         found["logprobs"], found["top_logprobs"] = True, body.top_logprobs or 0
@@ -70,16 +65,14 @@ def _add_tools(found: dict[str, Any], body: ResponsesRequest) -> None:
     tools = {str(tool.name): _tool(tool, index) for index, tool in enumerate(body.tools or ())}
     choice = body.tool_choice
     if isinstance(choice, str) and choice not in ("auto", "none", "required"):
-        raise UserError(
-            "tool_choice must be auto, none, required or an object.", param="tool_choice", code="invalid_value"
-        )
+        raise bad_value("tool_choice", "must be auto, none, required or an object")
     if isinstance(choice, dict):
         choice, tools = _choice(choice, tools)
     if tools:
         found["tools"] = list(tools.values())
         found["tool_choice"] = choice
     elif choice == "required" or isinstance(choice, dict):
-        raise UserError("tool_choice needs tools.", param="tool_choice", code="invalid_value")
+        raise bad_value("tool_choice", "needs tools")
 
 
 def _choice(choice: dict[str, Any], tools: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -70,28 +70,22 @@ class BatchStore:
 
     async def add(self, owner: str, batch: Batch) -> None:
         """A new batch. TooLarge when its owner has too many that have not ended."""
-        database = await self._files.opened()
-        count = await database.run(
-            lambda connection: connection.execute(
-                "SELECT count(*) FROM batches WHERE owner = ? AND open = 1", (owner,)
-            ).fetchone()[0]
-        )
-        if count >= MAX_OPEN:
-            raise TooLarge(f"There are {MAX_OPEN} batches that have not ended.", code="too_many_batches")
         now = time.time_ns() // 1000
         values = (batch.id, owner, now, batch.open, msgspec.json.encode(batch))
 
         def insert(connection: sqlite3.Connection) -> None:
+            count = connection.execute("SELECT count(*) FROM batches WHERE owner = ? AND open = 1", (owner,))
+            if count.fetchone()[0] >= MAX_OPEN:
+                raise TooLarge(f"There are {MAX_OPEN} batches that have not ended.", code="too_many_batches")
             _forget_old(connection, owner, now)
             connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?)", values)
 
-        await database.run(insert)
+        await self._files.run(insert)
 
     async def save(self, batch: Batch) -> None:
         """Writes its state down."""
-        database = await self._files.opened()
         values = (batch.open, msgspec.json.encode(batch), batch.id)
-        await database.run(
+        await self._files.run(
             lambda connection: connection.execute("UPDATE batches SET open = ?, body = ? WHERE id = ?", values)
         )
 
@@ -102,8 +96,7 @@ class BatchStore:
     async def page(self, owner: str, *, after: str | None, limit: int) -> list[Batch]:
         """At most `limit` batches older than the batch `after`, newest first."""
         before = (await self._row(owner, after))[0] if after else 1 << 62
-        database = await self._files.opened()
-        rows = await database.run(
+        rows = await self._files.run(
             lambda connection: connection.execute(
                 "SELECT body FROM batches WHERE owner = ? AND serial < ? ORDER BY serial DESC LIMIT ?",
                 (owner, before, limit),
@@ -113,8 +106,7 @@ class BatchStore:
 
     async def unfinished(self) -> list[tuple[str, Batch]]:
         """Owner and batch of all that have not ended, oldest first."""
-        database = await self._files.opened()
-        rows = await database.run(
+        rows = await self._files.run(
             lambda connection: connection.execute(
                 "SELECT owner, body FROM batches WHERE open = 1 ORDER BY serial"
             ).fetchall()
@@ -122,8 +114,7 @@ class BatchStore:
         return [(owner, _BATCH.decode(body)) for owner, body in rows]
 
     async def _row(self, owner: str, id: str) -> tuple[int, bytes]:
-        database = await self._files.opened()
-        row = await database.run(
+        row = await self._files.run(
             lambda connection: connection.execute(
                 "SELECT serial, body FROM batches WHERE id = ? AND owner = ?", (id, owner)
             ).fetchone()

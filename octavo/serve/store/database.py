@@ -21,11 +21,12 @@ OUT_OF_REACH = "What this server stores cannot be read or written now."
 
 
 class Database:
-    """Opened by its first use. Calls run one after another, each in a transaction of its own."""
+    """Opened by its first use, when `begin` runs. Calls run one after another, each in a transaction of its own."""
 
-    def __init__(self, path: Path, schema: str) -> None:
+    def __init__(self, path: Path, schema: str, begin: Callable[[sqlite3.Connection], None]) -> None:
         self.path = path
         self._schema = schema
+        self._begin = begin
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-store")
         self._connection: sqlite3.Connection | None = None
         self._lock: Lock | None = None
@@ -34,9 +35,9 @@ class Database:
         """`work` in the store's thread. Raises ConfigError when the file cannot be used."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
 
-    def run_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The same, waited for: at start-up only."""
-        return self._thread.submit(self._do, work).result()
+    def open_now(self) -> None:
+        """Opens the file and waits for it: at start-up only. Raises ConfigError."""
+        self._thread.submit(self._do, lambda _: None).result()
 
     def close(self) -> None:
         """Closes the file after what is queued."""
@@ -61,9 +62,11 @@ class Database:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(
                 "PRAGMA synchronous=NORMAL"
-            )  # safe against a crash of ours; power loss may cost the last
+            )  # a crash of ours costs nothing, power loss perhaps the last
             connection.execute("PRAGMA trusted_schema=OFF")
             connection.executescript(self._schema)
+            with connection:
+                self._begin(connection)
         except (OSError, sqlite3.Error) as exc:
             reason = getattr(exc, "strerror", None) or str(exc)
             reason = "it is a folder" if self.path.is_dir() else reason.lower()

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.base.errors import ConfigError
-
-
-def state_folder() -> Path:
-    """``$XDG_STATE_HOME/octavo``, else ``~/.local/state/octavo``."""
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "octavo"
+from octavo.base.places import state_folder
 
 
 @dataclass(frozen=True)

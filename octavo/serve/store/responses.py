@@ -3,13 +3,17 @@
 import logging
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from octavo.base.errors import ConfigError, NotFound
 from octavo.serve.store.database import Database
 from octavo.serve.store.place import Place
 
 log = logging.getLogger("octavo.serve")
+
+T = TypeVar("T")
 
 MAX_CHAIN = 1024  # responses that one conversation may be made of
 RUNNING = ("queued", "in_progress")
@@ -49,24 +53,22 @@ class ResponseStore:
     """`place` None: nothing is kept, and whoever asks for something kept hears that it is not there."""
 
     def __init__(self, place: Place | None, *, max_age_s: float, max_bytes: int) -> None:
-        self._place = place
         self._max_age_s = max_age_s
         self._max_bytes = max_bytes
-        self._database = Database(place.path, _SCHEMA) if place else None
+        self._database = Database(place.path, _SCHEMA, self._begin) if place else None
         self._total = 0
-        self._ready = False
 
     def open_now(self) -> None:
         """Opens the file at start-up. Raises ConfigError."""
         if self._database is not None:
-            self._database.run_now(self._begin)
+            self._database.open_now()
 
     async def usable(self) -> bool:
         """Whether responses can be kept. A usual place that cannot be used is logged once and then left alone."""
-        if self._database is None or self._place is None:
+        if self._database is None:
             return False
         try:
-            await self._database.run(self._begin)
+            await self._database.run(lambda _: None)
         except ConfigError as exc:
             log.warning("responses are not stored: %s", exc)
             self._database.close()
@@ -76,7 +78,7 @@ class ResponseStore:
 
     async def put(self, row: StoredResponse) -> None:
         """Adds or replaces a response; the oldest go when there is no room."""
-        if await self.usable() and self._database is not None:
+        if self._database is not None:
             await self._database.run(lambda connection: self._put(connection, row))
 
     async def get(self, owner: str, id: str) -> StoredResponse:
@@ -85,26 +87,30 @@ class ResponseStore:
 
     async def chain(self, owner: str, id: str, limit: int = MAX_CHAIN) -> list[StoredResponse]:
         """The response and those it continues, newest first. NotFound if one of them is gone."""
-        if not await self.usable() or self._database is None:
-            raise not_found(id)
-        return await self._database.run(lambda connection: self._chain(connection, owner, id, limit))
+        return await self._find(id, lambda connection: self._chain(connection, owner, id, limit))
 
     async def delete(self, owner: str, id: str) -> None:
         """NotFound if it is not there."""
-        row = await self.get(owner, id)
-        if self._database is not None:
-            await self._database.run(lambda connection: self._drop(connection, [(row.id, row.size)]))
+
+        def drop(connection: sqlite3.Connection) -> None:
+            row = self._chain(connection, owner, id, 1)[0]
+            self._drop(connection, [(row.id, row.size)])
+
+        await self._find(id, drop)
 
     def close(self) -> None:
         """Closes the file."""
         if self._database is not None:
             self._database.close()
 
+    async def _find(self, id: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """NotFound of `id` where nothing is kept."""
+        if not await self.usable() or self._database is None:
+            raise not_found(id)
+        return await self._database.run(work)
+
     def _begin(self, connection: sqlite3.Connection) -> None:
         """What a response cannot survive is said where it was running when the last server ended."""
-        if self._ready:
-            return
-        self._ready = True
         self._total = connection.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0]
         marks = ",".join("?" * len(RUNNING))
         connection.execute(f"UPDATE responses SET status = 'lost' WHERE status IN ({marks})", RUNNING)

@@ -1,6 +1,7 @@
 """Gemma's notation of arguments, ``{key:value,...}``: bare keys, strings between delimiters, JSON for the rest."""
 
 import re
+from collections.abc import Callable
 
 from octavo.text.parse import json_reader
 from octavo.text.parse.base import Steps
@@ -35,45 +36,25 @@ class GemmaReader:
 
     def fields(self, source: Source, sink: Sink, depth: int = 0) -> Steps[bool]:
         """``{key:value,...}``, the opening brace next."""
-        source.take(source.at + 1)
-        sink("{")
-        first = True
-        while True:
-            yield from source.space()
-            if (yield from source.skip("}")):
-                sink("}")
-                return True
+
+        def field(lead: str) -> Steps[bool]:
             key = yield from self._key(source)
             yield from source.space()
             if key is None or not (yield from source.skip(":")):
                 sink(key or "")
                 return False
-            sink(("" if first else ", ") + quote(key) + ": ")
-            first = False
+            sink(lead + quote(key) + ": ")
             yield from source.space()
-            if not (yield from self.value(source, sink, depth + 1)):
-                return False
-            yield from source.space()
-            if not (yield from source.skip(",")) and (yield from source.peek()) != "}":
-                return False
+            return (yield from self.value(source, sink, depth + 1))
+
+        return (yield from _enclosed(source, sink, "{", "}", field))
 
     def _items(self, source: Source, sink: Sink, depth: int) -> Steps[bool]:
-        source.take(source.at + 1)
-        sink("[")
-        first = True
-        while True:
-            yield from source.space()
-            if (yield from source.skip("]")):
-                sink("]")
-                return True
-            if not first:
-                sink(", ")
-            first = False
-            if not (yield from self.value(source, sink, depth + 1)):
-                return False
-            yield from source.space()
-            if not (yield from source.skip(",")) and (yield from source.peek()) != "]":
-                return False
+        def item(lead: str) -> Steps[bool]:
+            sink(lead)
+            return (yield from self.value(source, sink, depth + 1))
+
+        return (yield from _enclosed(source, sink, "[", "]", item))
 
     def _key(self, source: Source) -> Steps[str | None]:
         if (yield from source.skip(self.delimiter)):
@@ -83,3 +64,12 @@ class GemmaReader:
             key = yield from source.run(_KEY, 1024)
             return key if (yield from source.skip('"')) else None
         return (yield from source.run(_KEY, 1024)) or None
+
+
+def _enclosed(source: Source, sink: Sink, opener: str, closer: str, entry: Callable[[str], Steps[bool]]) -> Steps[bool]:
+    source.take(source.at + 1)
+    sink(opener)
+    if not (yield from source.separated(closer, entry)):
+        return False
+    sink(closer)
+    return True

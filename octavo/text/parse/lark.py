@@ -185,15 +185,22 @@ def properties(tools: ToolSchemas, name: str) -> list[tuple[str, Any, bool]]:
     ]
 
 
-def listed(own: str, items: Sequence[tuple[str, bool]], separator: str) -> list[str]:
-    """Rules named after `own`: the items in order, optional ones left out or not, `separator` between."""
-    rules = []
-    for number, (item, required) in enumerate(items):
+def in_order(
+    own: str, entries: Sequence[tuple[str, Any, bool]], separator: str, rules_of: Callable[[str, str, Any], list[str]]
+) -> list[str]:
+    """Rules named after `own`: the `entries` of `properties` in order, optional ones left out or not.
+
+    `rules_of` gives the rules of one of them: its own name, the property's name and schema.
+    """
+    rules = [f"{own}: {own}_f0"]
+    for number, (key, schema, required) in enumerate(entries):
+        item = f"{own}_p{number}"
         skip, skip_rest = (f" | {own}_f{number + 1}", f" | {own}_r{number + 1}") if not required else ("", "")
         rules.append(f"{own}_f{number}: {item} {own}_r{number + 1}{skip}")
         rules.append(f"{own}_r{number}: {separator} {item} {own}_r{number + 1}{skip_rest}")
-    last = len(items)
-    return [f"{own}: {own}_f0", *rules, f'{own}_f{last}: ""', f'{own}_r{last}: ""']
+        rules += rules_of(item, key, schema)
+    last = len(entries)
+    return [*rules, f'{own}_f{last}: ""', f'{own}_r{last}: ""']
 
 
 def accepts_text(schema: Any) -> bool:

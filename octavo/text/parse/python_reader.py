@@ -56,18 +56,11 @@ def value(source: Source, sink: Sink, depth: int = 0) -> Steps[bool]:
 
 def _container(source: Source, sink: Sink, opener: str, depth: int) -> Steps[bool]:
     source.take(source.at + 1)
-    closer = _CLOSERS[opener]
     is_dict = opener == "{"
     sink("{" if is_dict else "[")
-    first = True
-    while True:
-        yield from source.space()
-        if (yield from source.skip(closer)):
-            sink("}" if is_dict else "]")
-            return True
-        if not first:
-            sink(", ")
-        first = False
+
+    def entry(lead: str) -> Steps[bool]:
+        sink(lead)
         if is_dict:
             key = yield from string(source)
             if key is None:
@@ -77,11 +70,12 @@ def _container(source: Source, sink: Sink, opener: str, depth: int) -> Steps[boo
                 return False
             sink(quote(key) + ": ")
             yield from source.space()
-        if not (yield from value(source, sink, depth + 1)):
-            return False
-        yield from source.space()
-        if not (yield from source.skip(",")) and (yield from source.peek()) != closer:
-            return False
+        return (yield from value(source, sink, depth + 1))
+
+    if not (yield from source.separated(_CLOSERS[opener], entry)):
+        return False
+    sink("}" if is_dict else "]")
+    return True
 
 
 def string(source: Source) -> Steps[str | None]:

@@ -16,15 +16,15 @@ TOOL_PARSERS = Registry(
         "llama3_json": f"{_TOOLS}.llama3_json:Llama3Json",
         "pythonic": f"{_TOOLS}.pythonic:Pythonic",
         "mistral": f"{_TOOLS}.mistral:Mistral",
-        "deepseek_v3": f"{_TOOLS}.deepseek_v3:DeepSeekV3",
-        "deepseek_v31": f"{_TOOLS}.deepseek_v31:DeepSeekV31",
+        "deepseek_v3": f"{_TOOLS}.deepseek:DeepSeekV3",
+        "deepseek_v31": f"{_TOOLS}.deepseek:DeepSeekV31",
         "glm45": f"{_TOOLS}.glm45:Glm45",
         "kimi_k2": f"{_TOOLS}.kimi_k2:KimiK2",
         "granite": f"{_TOOLS}.granite:Granite",
         "phi4_mini_json": f"{_TOOLS}.phi4_mini_json:Phi4Mini",
         "openai": f"{_TOOLS}.harmony:Harmony",
         "functiongemma": f"{_TOOLS}.functiongemma:FunctionGemma",
-        "gemma4": f"{_TOOLS}.gemma4:Gemma4",
+        "gemma4": f"{_TOOLS}.functiongemma:Gemma4",
     },
 )
 

@@ -117,6 +117,23 @@ class Source:
                 return "".join(parts)
             yield
 
+    def separated(self, closer: str, entry: Callable[[str], Steps[bool]]) -> Steps[bool]:
+        """``entry, entry`` up to `closer`, which is taken and may stand behind a comma; False at what is none of that.
+
+        `entry` is given what goes before it in JSON: nothing, or a comma.
+        """
+        lead = ""
+        while True:
+            yield from self.space()
+            if (yield from self.skip(closer)):
+                return True
+            if not (yield from entry(lead)):
+                return False
+            lead = ", "
+            yield from self.space()
+            if not (yield from self.skip(",")) and (yield from self.peek()) != closer:
+                return False
+
     def space(self) -> Steps[str]:
         """Takes whitespace."""
         return (yield from self.run(_SPACE, 1 << 30))

@@ -49,11 +49,7 @@ class Wish(Struct, frozen=True):
 
 
 class Voice(Struct, frozen=True):
-    """One request's way to be read: what its siblings' parsers are made of, and the constraint on what they say.
-
-    `thoughts_end`: behind which of these texts the answer begins, if the prompt ends inside thoughts: what a
-    constraint on the answer (`GrammarSpec.after`) waits for.
-    """
+    """One request's way to be read: what its siblings' parsers are made of, and the constraint on what they say."""
 
     reader: Reader
     opened: bool
@@ -61,7 +57,6 @@ class Voice(Struct, frozen=True):
     new_id: Any
     shown: frozenset[int]
     spec: GrammarSpec | None
-    thoughts_end: tuple[str, ...]
 
     def speaker(self) -> Speaker:
         """A fresh one for each sibling."""
@@ -110,7 +105,6 @@ class Speech:
             new_id=getattr(self._calls, "new_id", call_id),
             shown=self._shown,
             spec=spec,
-            thoughts_end=self._thoughts.closings if opened else (),
         )
 
     def _opens(self, prompt: str) -> bool:

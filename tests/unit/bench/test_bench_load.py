@@ -1,74 +1,24 @@
 """The load generator against a small streaming server."""
 
-import asyncio
-import json
 import math
-from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
-from aiohttp import web
+from bench_kit import Server, bodies, running
 
 from octavo.base.errors import ConfigError
 from octavo.bench.load import Outcome, Pace, run_load
 from octavo.bench.serve import ServeBenchOptions, body_of, load_of, rows_of
 
 
-class Server:
-    """Streams `max_tokens` pieces, one each `gap` seconds; counts how many requests are open at once."""
-
-    def __init__(self, gap: float = 0.002):
-        self.gap, self.open, self.most, self.status, self.cut = gap, 0, 0, 200, False
-
-    async def handle(self, request):
-        body = await request.json()
-        self.open += 1
-        self.most = max(self.most, self.open)
-        try:
-            if self.status != 200:
-                return web.Response(status=self.status, text="no")
-            response = web.StreamResponse()
-            await response.prepare(request)
-            for index in range(body["max_tokens"]):
-                await asyncio.sleep(self.gap)
-                line = json.dumps({"choices": [{"text": f"t{index}"}]}).encode()
-                # Cut in the middle: a client must not take packets for events.
-                await response.write(b"data: " + line[:9])
-                await response.write(line[9:] + b"\n\n")
-                if self.cut:
-                    request.transport.abort()
-                    return response
-            usage = {"completion_tokens": body["max_tokens"], "prompt_tokens": len(body["prompt"])}
-            await response.write(
-                b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
-            )
-            return response
-        finally:
-            self.open -= 1
-
-
-@asynccontextmanager
-async def running(server):
-    app = web.Application()
-    app.router.add_post("/v1/completions", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1/completions"
-    finally:
-        await runner.cleanup()
-
-
-def bodies(count, tokens=5):
-    return [{"prompt": [1, 2, 3], "max_tokens": tokens} for _ in range(count)]
+def url_of(port):
+    return f"http://127.0.0.1:{port}/v1/completions"
 
 
 async def test_every_time_is_measured():
     server = Server(gap=0.01)
-    async with running(server) as url:
-        (outcome,), seconds = await run_load(url, bodies(1), Pace())
+    async with running(server) as port:
+        (outcome,), seconds = await run_load(url_of(port), bodies(1), Pace())
     assert outcome.error is None
     assert (outcome.tokens, outcome.prompt_len, len(outcome.itl)) == (5, 3, 4)
     assert 0.01 <= outcome.ttft < outcome.e2e <= seconds
@@ -79,8 +29,8 @@ async def test_every_time_is_measured():
 async def test_closed_loop_keeps_its_concurrency():
     server = Server()
     done = []
-    async with running(server) as url:
-        outcomes, _ = await run_load(url, bodies(12, 3), Pace(concurrency=3), on_done=done.append)
+    async with running(server) as port:
+        outcomes, _ = await run_load(url_of(port), bodies(12, 3), Pace(concurrency=3), on_done=done.append)
     assert server.most == 3
     assert len(done) == 12
     assert all(outcome.error is None for outcome in outcomes)
@@ -88,13 +38,13 @@ async def test_closed_loop_keeps_its_concurrency():
 
 async def test_failures_are_told():
     server = Server()
-    async with running(server) as url:
+    async with running(server) as port:
         server.status = 429
-        (refused,), _ = await run_load(url, bodies(1), Pace())
+        (refused,), _ = await run_load(url_of(port), bodies(1), Pace())
         server.status, server.cut = 200, True
-        (cut,), _ = await run_load(url, bodies(1), Pace())
+        (cut,), _ = await run_load(url_of(port), bodies(1), Pace())
     (gone,), _ = await run_load("http://127.0.0.1:9/v1/completions", bodies(1), Pace())
-    assert refused.error == "HTTP 429: no"
+    assert refused.error == "HTTP 429: no such thing"
     assert cut.error
     assert gone.error
 

@@ -1,78 +1,17 @@
 """The light load client against a small streaming server."""
 
 import asyncio
-import json
-from contextlib import asynccontextmanager
 from itertools import pairwise
-from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import web
+from bench_kit import Server, bodies, running
 
 from octavo.base.errors import EngineError
 from octavo.bench.raw import Answer, Group, Orders, run, send
 
 
-class Server:
-    """Streams `max_tokens` pieces, one each `gap` seconds, the last one empty; counts connections and open requests."""
-
-    def __init__(self, gap=0.004):
-        self.gap, self.open, self.most, self.peers = gap, 0, 0, set()
-        self.status, self.cut, self.broken = 200, False, False
-
-    async def handle(self, request):
-        body = await request.json()
-        self.peers.add(request.transport.get_extra_info("peername"))
-        self.open += 1
-        self.most = max(self.most, self.open)
-        try:
-            if self.status != 200:
-                return web.Response(status=self.status, text="no such thing")
-            response = web.StreamResponse()
-            await response.prepare(request)
-            for index in range(body["max_tokens"]):
-                await asyncio.sleep(self.gap)
-                line = b"data: " + json.dumps({"choices": [{"text": f"t{index}"}]}, separators=(",", ":")).encode()
-                # Cut in the middle: packets are not events.
-                await response.write(line[:9])
-                await response.write(line[9:] + b"\n\n")
-                if self.cut:
-                    request.transport.abort()
-                    return response
-            if self.broken:
-                await response.write(b'event: error\ndata: {"error":{"message":"broke"}}\n\n')
-                return response
-            await response.write(b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n')
-            usage = {"completion_tokens": body["max_tokens"]}
-            await response.write(
-                b"data: " + json.dumps({"choices": [], "usage": usage}, separators=(",", ":")).encode()
-            )
-            await response.write(b"\n\ndata: [DONE]\n\n")
-            return response
-        finally:
-            self.open -= 1
-
-
-@asynccontextmanager
-async def running(server):
-    app = web.Application()
-    app.router.add_post("/v1/completions", server.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield urlsplit(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}").port
-    finally:
-        await runner.cleanup()
-
-
 def orders(port, *groups, **more):
     return Orders(host="127.0.0.1", port=port, path="/v1/completions", groups=list(groups), **more)
-
-
-def bodies(count, tokens=5):
-    return [{"prompt": [1, 2, 3], "max_tokens": tokens} for _ in range(count)]
 
 
 async def test_a_closed_loop_over_kept_connections():

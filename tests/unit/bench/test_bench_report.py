@@ -6,7 +6,7 @@ import pytest
 
 from octavo.base.errors import ConfigError
 from octavo.bench import hardware, report
-from octavo.bench.stats import mean, percentile, summary
+from octavo.bench.stats import mean, percentile
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,6 @@ def test_percentiles_are_numpys():
             assert percentile(values, percent) == pytest.approx(float(np.percentile(values, percent)))
     assert math.isnan(percentile([], 50))
     assert math.isnan(mean([]))
-    assert summary([1.0, 3.0]) == {"mean": 2.0, "p50": 2.0, "p90": 2.8, "p99": 2.98, "max": 3.0}
 
 
 def test_rows_and_files(tmp_path):

@@ -7,11 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from octavo.base.errors import ConfigError, EngineError, UserError
+from octavo.bench.hardware import free_port
 from octavo.cli import chat as chat_module
 from octavo.cli.chat import ChatOptions, Session, talk
 from octavo.cli.client import Answer, Client
 from octavo.cli.main import main
-from octavo.cli.own_server import free_port, port_in_use
+from octavo.cli.own_server import port_in_use
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from octavo.cli import doctor, doctor_host
+from octavo.cli.doctor_host import Section
 from octavo.cli.main import main
-from octavo.cli.section import Section
 
 SMI = "| NVIDIA-SMI 535.104   Driver Version: 535.104.05   CUDA Version: 12.2 |"
 
@@ -155,8 +155,8 @@ def test_a_script_can_ask(
 
 
 def test_what_a_server_cannot_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("torch", "rich") else real(name))
+    real = doctor.version
+    monkeypatch.setattr(doctor, "version", lambda name: None if name in ("torch", "rich") else real(name))
     section = doctor.library_section()
     assert section.failures == ["torch is missing: pip install torch"]
     assert "rich is missing: pip install rich" in section.warnings

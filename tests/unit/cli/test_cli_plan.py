@@ -125,8 +125,8 @@ def test_doctor_reports_and_advises(monkeypatch, capsys):
 
 
 def test_doctor_sees_what_is_missing(monkeypatch):
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: {"uvloop": None, "torch": "2.9.1"}.get(name, real(name)))
+    real = doctor.version
+    monkeypatch.setattr(doctor, "version", lambda name: {"uvloop": None, "torch": "2.9.1"}.get(name, real(name)))
     section = doctor.library_section()
     assert section.failures == []
     assert "uvloop is missing: pip install uvloop" in section.warnings

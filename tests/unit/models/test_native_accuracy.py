@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from octavo.base.config import DeviceConfig, EngineConfig, ModelConfig
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 from octavo.kernels.cpu.loader import native
 from octavo.kernels.cpu.pack import BLOCK_TYPES
 from octavo.testing.accuracy import compare

@@ -1,11 +1,14 @@
-"""The store of responses: bounded by age and size, one server a file, and harmless where it cannot be."""
+"""What is stored: bounded by age and size, counted once whatever goes wrong, one server a file, and harmless where it
+cannot be."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from octavo.base.errors import ConfigError, NotFound
+from octavo.base.errors import ConfigError, NotFound, Unavailable
 from octavo.serve.store import responses as module
+from octavo.serve.store.files import FileStore
 from octavo.serve.store.place import Place
 from octavo.serve.store.responses import ResponseStore, StoredResponse
 
@@ -92,3 +95,35 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "r").write_bytes(b"nonsense" * 1000)
     with pytest.raises(ConfigError, match="cannot be used"):
         store(tmp_path / "r").open_now()
+
+
+async def test_deleted_twice_at_once_counts_once(tmp_path: Path) -> None:
+    kept = store(tmp_path / "r")
+    files = FileStore(Place(tmp_path / "files", chosen=True), max_file=1000, max_total=1000)
+    upload = await files.create("me", "a", "batch")
+    await upload.write(b"x" * 600)
+    id = (await upload.finish()).id
+    await kept.put(row("a"))
+    for delete in (lambda: kept.delete("me", "a"), lambda: files.delete("me", id)):
+        ends = await asyncio.gather(delete(), delete(), return_exceptions=True)
+        assert sorted(type(end) for end in ends if end) == [NotFound]
+    assert (kept._total, files._kept, files.writing) == (0, 0, 0)
+    kept.close()
+    files.close()
+
+
+async def test_a_file_that_cannot_be_noted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FileStore(Place(tmp_path, chosen=True), max_file=1000, max_total=1000)
+    upload = await files.create("me", "a", "batch")
+    await upload.write(b"x" * 600)
+
+    async def full(_: object) -> None:
+        raise Unavailable("full")
+
+    monkeypatch.setattr(files, "add", full)
+    with pytest.raises(Unavailable):
+        await upload.finish()
+    upload.abort()
+    assert files.writing == 0
+    assert not list(tmp_path.glob("file-*"))
+    files.close()

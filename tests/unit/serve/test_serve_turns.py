@@ -1,52 +1,67 @@
-"""Chat's chunks as other dialects tell them: calls, thoughts and text, whole and streamed, from the same steps."""
+"""Chat's answer as other dialects tell it: calls, thoughts and text, whole and streamed, from the same steps."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from octavo.serve.anthropic.blocks import MessageBuilder
+from octavo.serve.openai.chat import _Chat
+from octavo.serve.openai.schema import ChatRequest, Message
 from octavo.serve.responses.builder import ResponseBuilder
 from octavo.serve.responses.items import messages_of
 from octavo.serve.responses.schema import InputItem
-from octavo.serve.turns import Step, TurnReader
+from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
+from octavo.text.collect import TextDelta
+from octavo.text.logprobs import Logprob, PositionLogprobs
+from octavo.text.parse.base import Reasoning, Text, ToolArguments, ToolStart
 
-USAGE = {
-    "prompt_tokens": 10,
-    "completion_tokens": 9,
-    "total_tokens": 19,
-    "prompt_tokens_details": {"cached_tokens": 4},
-    "completion_tokens_details": {"reasoning_tokens": 3},
-}
+TOTALS: Any = SimpleNamespace(
+    num_prompt_tokens=10, cached_tokens=4, num_output_tokens=9, speaker=SimpleNamespace(reasoning_tokens=3, calls=[1])
+)
 
-
-def chunk(finish: str | None = None, **delta: Any) -> bytes:
-    return msgspec.json.encode({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
-
-
-def call(index: int, **fields: Any) -> list[dict[str, Any]]:
-    id = fields.pop("id", None)
-    return [{"index": index, "id": id, "type": "function", "function": fields}]
-
-
-CHUNKS = [
-    chunk(role="assistant", content=""),
-    chunk(reasoning="let me ", reasoning_content="let me "),
-    chunk(reasoning="think"),
-    chunk(content="I will "),
-    chunk(content="look."),
-    chunk(tool_calls=call(0, id="c1", name="look", arguments="")),
-    chunk(tool_calls=call(0, arguments='{"at":')),
-    chunk(tool_calls=call(0, arguments="1}")),
-    chunk(tool_calls=call(1, id="c2", name="wait", arguments="{}")),
-    chunk("tool_calls"),
-    msgspec.json.encode({"choices": [], "usage": USAGE}),
+STEPS: list[Step] = [
+    Thought("let me "),
+    Thought("think"),
+    Said("I will ", []),
+    Said("look.", []),
+    CallBegun("c1", "look"),
+    CallArguments('{"at":'),
+    CallArguments("1}"),
+    CallBegun("c2", "wait"),
+    CallArguments("{}"),
+    Ended("tool_calls", None),
 ]
+LOGPROB = Logprob("a", -1.0, [97], 5, 1)
+TOLD = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
 
 
-def steps() -> tuple[TurnReader, list[Step]]:
-    reader = TurnReader()
-    return reader, [step for each in CHUNKS for step in reader.feed(each)]
+@pytest.mark.parametrize(
+    ("delta", "steps"),
+    [
+        (TextDelta("hi", [1]), [Said("hi", [])]),
+        (TextDelta("", [1]), []),
+        (TextDelta("", [1], events=[], logprobs=[PositionLogprobs(LOGPROB, [])]), [Said("", [TOLD])]),
+        (TextDelta("hi", [1, 2], events=[Text("h"), Text("i")]), [Said("hi", [])]),
+        (TextDelta("", [1], events=[Reasoning("hm"), ToolStart(0, "c", "f")]), [Thought("hm"), CallBegun("c", "f")]),
+        (
+            TextDelta("a", [1], [PositionLogprobs(LOGPROB, [])], events=[ToolArguments(0, "{}"), Text("a")]),
+            [CallArguments("{}"), Said("a", [TOLD])],
+        ),
+        (TextDelta("a", [1], finish_reason="stop", stop_reason="b"), [Said("a", []), Ended("tool_calls", "b")]),
+        (TextDelta(finish_reason="length"), [Ended("length", None)]),
+    ],
+)
+def test_what_a_delta_means(delta: TextDelta, steps: list[Step]) -> None:
+    request = ChatRequest(messages=[Message(role="user", content="hi")])
+    assert _Chat(request).steps(TOTALS, delta) == steps
+
+
+def test_thoughts_that_nobody_wants() -> None:
+    request = ChatRequest(messages=[Message(role="user", content="hi")], include_reasoning=False)
+    assert _Chat(request).steps(TOTALS, TextDelta("", [1], events=[Reasoning("hm")])) == []
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
@@ -54,12 +69,9 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 
 def test_messages() -> None:
-    reader, found = steps()
     builder = MessageBuilder("msg_1", "m")
-    streamed = events(
-        builder.begin(reader.usage) + b"".join(builder.feed(step) for step in found) + builder.finish(reader.usage)
-    )
-    body = builder.message(reader.usage)
+    streamed = events(b"".join(builder.take(TOTALS, [step]) for step in STEPS) + builder.finish())
+    body = builder.message()
     assert body["content"] == [
         {"type": "thinking", "thinking": "let me think", "signature": ""},
         {"type": "text", "text": "I will look."},
@@ -77,9 +89,8 @@ def test_messages() -> None:
 
 
 def test_responses() -> None:
-    reader, found = steps()
     builder = ResponseBuilder({"id": "resp_1", "output": []})
-    streamed = events(builder.begin() + b"".join(builder.feed(step) for step in found) + builder.finish(reader.usage))
+    streamed = events(b"".join(builder.take(TOTALS, [step]) for step in STEPS) + builder.finish())
     assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
     output = builder.response["output"]
     assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
@@ -95,10 +106,8 @@ def test_responses() -> None:
 
 
 def test_an_output_is_the_next_input() -> None:
-    _, found = steps()
     builder = ResponseBuilder({"id": "resp_1", "output": []})
-    for step in found:
-        builder.feed(step)
+    builder.take(TOTALS, STEPS)
     items = msgspec.convert(builder.response["output"], list[InputItem])
     items += [InputItem(type="function_call_output", call_id="c1", output="a wall")]
     messages = messages_of(items)
@@ -111,13 +120,10 @@ def test_an_output_is_the_next_input() -> None:
 
 def test_a_call_cut_short() -> None:
     builder, response = MessageBuilder("m", "m"), ResponseBuilder({"id": "r", "output": []})
-    reader = TurnReader()
-    cut = [chunk(tool_calls=call(0, id="c", name="f", arguments='{"a": [1,')), chunk("length")]
-    for step in [step for each in cut for step in reader.feed(each)]:
-        builder.feed(step)
-        response.feed(step)
-    assert builder.message(reader.usage)["content"][0]["input"] == {}
-    assert builder.message(reader.usage)["stop_reason"] == "max_tokens"
-    response.finish(reader.usage)
+    for each in (builder, response):
+        each.take(TOTALS, [CallBegun("c", "f"), CallArguments('{"a": [1,'), Ended("length", None)])
+    assert builder.message()["content"][0]["input"] == {}
+    assert builder.message()["stop_reason"] == "max_tokens"
+    response.finish()
     assert response.response["output"][0]["status"] == "incomplete"
     assert response.response["output"][0]["arguments"] == '{"a": [1,'

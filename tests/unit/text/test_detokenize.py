@@ -1,6 +1,7 @@
 """Incremental text: equal to the whole, no half characters, no half emoji, nothing of the prompt."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -9,13 +10,27 @@ from text_kit import CORPUS, sentencepiece_metadata, train_backend
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from octavo.text.detokenize import Detokenizer, TableCharacters, WindowCharacters
+from octavo.text.detokenize import TableCharacters, WindowCharacters, characters
 from octavo.text.graphemes import MAX_HELD, EmojiGuard
 from octavo.text.tokenizer import Tokenizer, from_gguf
 
 BYTE_LEVEL = Tokenizer(train_backend(400))
 SPACED = from_gguf(sentencepiece_metadata(prefix=True)[1])
 EMOJI = ["👩‍👩‍👧‍👦", "👍🏽", "🇫🇷", "🇩🇪", "❤️‍🔥", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "😀", "❤️", "🏳️‍🌈", "👨🏿‍🚀"]
+
+
+class Detokenizer:
+    """Characters, then the emoji guard, as a Collector joins them."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), skip_special: bool = True) -> None:
+        self._characters = characters(tokenizer, prompt, skip_special=skip_special)
+        self._guard = EmojiGuard()
+
+    def feed(self, tokens: list[int]) -> str:
+        return self._guard.feed(self._characters.feed(tokens))
+
+    def flush(self) -> str:
+        return self._guard.feed(self._characters.flush()) + self._guard.flush()
 
 
 def stream(detokenizer: Detokenizer, tokens: list[int], cuts: list[int] | None = None) -> list[str]:

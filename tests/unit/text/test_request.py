@@ -12,8 +12,8 @@ from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
 from octavo.text.chat import ChatTemplate
 from octavo.text.defaults import Defaults, read_defaults
-from octavo.text.fanout import mix, sibling_seed
 from octavo.text.request import Limits, TextProcessor
+from octavo.text.sampling import mix, sibling_seed
 from octavo.text.tokenizer import Tokenizer
 
 BACKEND = train_backend()

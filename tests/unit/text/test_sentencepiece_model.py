@@ -74,7 +74,7 @@ def test_what_lies_beside_it_counts(tmp_path):
     assert mine.encode("<|turn|>the page")[0] == 400
     assert mine.encode("the page")[-1] == 2
     assert (400 in mine.special_ids, 401 in mine.special_ids, mine.vocab_size) == (True, False, 402)
-    assert mine.has_chat_template
+    assert mine.templates
 
 
 def test_a_tokenizer_json_comes_first(tmp_path):

@@ -175,7 +175,7 @@ def test_unknown_names_say_what_is_near(backend: Backend) -> None:
 def test_load_tokenizer(folder: Path, backend: Backend) -> None:
     files = Files(tokenizer_dir=folder, chat_template="{{ messages }}")
     assert load_tokenizer(files).chat_template == "{{ messages }}"
-    assert load_tokenizer(Files(gguf=Header(gguf_metadata(backend)))).has_chat_template
+    assert load_tokenizer(Files(gguf=Header(gguf_metadata(backend)))).templates
     with pytest.raises(ModelFileError, match="no tokenizer"):
         load_tokenizer(Files())
 

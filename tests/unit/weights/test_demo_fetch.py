@@ -14,7 +14,7 @@ import pytest
 from hub_stand_in import StandIn, hub_stand_in
 
 from octavo.base.errors import ConfigError
-from octavo.base.folders import cache_folder
+from octavo.base.places import cache_folder
 from octavo.weights import fetch as fetching
 from octavo.weights import fetch_wheels
 from octavo.weights.demo_models import DEMO_MODELS, DemoModel, HubFile, WheelPart, find_demo_model

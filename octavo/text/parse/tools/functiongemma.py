@@ -1,6 +1,6 @@
 """``<start_function_call>call:name{key:<escape>text<escape>,n:1}<end_function_call>``: FunctionGemma.
 
-Gemma 4 writes the same between marks of its own (gemma4.py). Source: Google's page on FunctionGemma's formatting.
+Gemma 4 writes the same between marks of its own. Source: Google's page on FunctionGemma's formatting.
 """
 
 import re
@@ -15,8 +15,8 @@ from octavo.text.parse.lark import (
     Terms,
     choices_of,
     frame_calls,
+    in_order,
     json_rule,
-    listed,
     properties,
     quoted,
     text_then,
@@ -75,14 +75,17 @@ class FunctionGemma:
         return frame_calls(tools, choice, frame, call, arguments)
 
 
+class Gemma4(FunctionGemma):
+    """``<|tool_call>call:name{key:<|"|>text<|"|>,n:1}<tool_call|>``."""
+
+    opening, closing, delimiter = "<|tool_call>", "<tool_call|>", '<|"|>'
+
+
 def _fields(entries: list[tuple[str, Any, bool]], own: str, terms: Terms, delimiter: str, depth: int) -> list[str]:
-    rules, items = [], []
-    for number, (key, schema, required) in enumerate(entries):
-        item = f"{own}_p{number}"
-        rules.append(f"{item}: {quoted(key + ':')} {item}_v")
-        rules += _value(schema, f"{item}_v", terms, delimiter, depth)
-        items.append((item, required))
-    return [*listed(own, items, '","'), *rules]
+    def rules(item: str, key: str, schema: Any) -> list[str]:
+        return [f"{item}: {quoted(key + ':')} {item}_v", *_value(schema, f"{item}_v", terms, delimiter, depth)]
+
+    return in_order(own, entries, '","', rules)
 
 
 def _value(schema: Any, own: str, terms: Terms, delimiter: str, depth: int) -> list[str]:

@@ -5,6 +5,7 @@ Newlines between the marks are optional. Strings are plain text, all else is JSO
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import is_name
@@ -14,8 +15,8 @@ from octavo.text.parse.lark import (
     accepts_text,
     choices_of,
     frame_calls,
+    in_order,
     json_rule,
-    listed,
     properties,
     quoted,
     text_then,
@@ -118,18 +119,15 @@ def _arguments(source: Source, out: Out, tool: str, tools: ToolSchemas) -> Steps
 
 
 def _arguments_rules(tools: ToolSchemas, name: str, own: str, terms: Terms) -> str:
-    rules, items = [], []
-    for number, (key, schema, required) in enumerate(properties(tools, name)):
-        item = f"{own}_p{number}"
-        head = f'{terms.mark(_KEY)} {quoted(key)} {terms.mark(_KEY_END)} "\\n" {terms.mark(_VALUE)}'
+    def rules(item: str, key: str, schema: Any) -> list[str]:
+        head = f'{item}: {terms.mark(_KEY)} {quoted(key)} {terms.mark(_KEY_END)} "\\n" {terms.mark(_VALUE)}'
         tail = f'{terms.mark(_VALUE_END)} "\\n"'
         values = choices_of(schema)
         if values is not None:
-            rules.append(f"{item}: {head} ({' | '.join(map(quoted, values))}) {tail}")
-        elif accepts_text(schema):
-            rules.append(f"{item}: {head} {item}_v")
-            rules += text_then(f"{item}_v", terms, _VALUE_END, after="\n", schema=schema)
-        else:
-            rules += [f"{item}: {head} {item}_v {tail}", f"{item}_v: {json_rule(schema)}"]
-        items.append((item, required))
-    return "\n".join([*listed(own, items, '""'), *rules])
+            return [f"{head} ({' | '.join(map(quoted, values))}) {tail}"]
+        if accepts_text(schema):
+            text = text_then(f"{item}_v", terms, _VALUE_END, after="\n", schema=schema)
+            return [f"{head} {item}_v", *text]
+        return [f"{head} {item}_v {tail}", f"{item}_v: {json_rule(schema)}"]
+
+    return "\n".join(in_order(own, properties(tools, name), '""', rules))

@@ -5,15 +5,16 @@ answers.
 """
 
 from collections.abc import Collection
+from functools import partial
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import Envelope, Outcome, call_object
 from octavo.text.parse.lark import Frame, Terms, json_calls
+from octavo.text.parse.marked import on_lines
 from octavo.text.parse.out import Out
-from octavo.text.parse.source import Marks, Source
+from octavo.text.parse.source import Source
 
 TAG = "<|python_tag|>"
-_BEGIN = Marks((TAG, "\n{"))
 
 
 class Llama3Json:
@@ -31,25 +32,7 @@ class Llama3Json:
     def read(self, source: Source, out: Out, tools: ToolSchemas) -> Steps[None]:
         """Calls at the start, on lines of their own, and behind the tag."""
         envelope = Envelope(known=tools, needs_arguments=True)
-        source.keep()
-        yield from source.space()
-        at_start = (yield from source.peek()) == "{"
-        if at_start:
-            yield from self._calls(source, out, envelope)
-        else:
-            out.text(source.kept())
-        while True:
-            mark = yield from source.until(_BEGIN, out.text)
-            if not mark:
-                return
-            if mark == "\n{":
-                out.text("\n")
-                source.at -= 1  # the brace was taken a moment ago and is still there
-                source.keep()
-            else:
-                source.keep(mark)
-                yield from source.space()
-            yield from self._calls(source, out, envelope)
+        yield from on_lines(source, out, TAG, "{", partial(self._calls, envelope=envelope))
 
     def _calls(self, source: Source, out: Out, envelope: Envelope) -> Steps[None]:
         """Objects, ``;`` between; what is none is given back."""

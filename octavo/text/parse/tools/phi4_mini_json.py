@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, ToolSchemas
 from octavo.text.parse.lark import Terms
-from octavo.text.parse.listed import ListDialect
+from octavo.text.parse.marked import ListDialect
 
 
 class Phi4Mini(ListDialect):

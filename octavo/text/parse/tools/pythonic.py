@@ -6,26 +6,27 @@ the request has: a list in an answer is an answer.
 
 import re
 from collections.abc import Collection
+from functools import partial
+from typing import Any
 
 from octavo.text.parse import python_reader
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.lark import (
     Frame,
     Terms,
-    accepts_text,
     choices_of,
     frame_calls,
+    in_order,
     json_rule,
-    listed,
     properties,
     quoted,
 )
+from octavo.text.parse.marked import on_lines
 from octavo.text.parse.out import Out
-from octavo.text.parse.source import Marks, Source
+from octavo.text.parse.source import Source
 from octavo.text.parse.values import quote
 
 START, END = "<|python_start|>", "<|python_end|>"
-_BEGIN = Marks((START, "\n["))
 _NAME = re.compile(r"[A-Za-z0-9_.-]++")
 
 
@@ -41,24 +42,7 @@ class Pythonic:
 
     def read(self, source: Source, out: Out, tools: ToolSchemas) -> Steps[None]:
         """Lists at the start, on lines of their own, and behind the mark."""
-        source.keep()
-        yield from source.space()
-        if (yield from source.peek()) == "[":
-            yield from self._list(source, out, tools)
-        else:
-            out.text(source.kept())
-        while True:
-            mark = yield from source.until(_BEGIN, out.text)
-            if not mark:
-                return
-            if mark == START:
-                source.keep(mark)
-                yield from source.space()
-            else:
-                out.text("\n")
-                source.at -= 1  # the bracket was taken a moment ago and is still there
-                source.keep()
-            yield from self._list(source, out, tools)
+        yield from on_lines(source, out, START, "[", partial(self._list, tools=tools))
 
     def _list(self, source: Source, out: Out, tools: ToolSchemas) -> Steps[None]:
         bracketed = yield from source.skip("[")
@@ -101,41 +85,35 @@ class Pythonic:
 
 def _arguments(source: Source, out: Out) -> Steps[bool]:
     """``key=value, ...)``; False at what is none of that."""
-    out.arguments("{")
-    first = True
-    while True:
-        yield from source.space()
-        if (yield from source.skip(")")):
-            out.arguments("}")
-            return True
+
+    def argument(lead: str) -> Steps[bool]:
         key = yield from source.run(_NAME, 256)
         yield from source.space()
         if not key or not (yield from source.skip("=")):
             out.arguments(key)
             return False
-        out.arguments(("" if first else ", ") + quote(key) + ": ")
-        first = False
+        out.arguments(lead + quote(key) + ": ")
         yield from source.space()
-        if not (yield from python_reader.value(source, out.arguments)):
-            return False
-        yield from source.space()
-        if not (yield from source.skip(",")) and (yield from source.peek()) != ")":
-            return False
+        return (yield from python_reader.value(source, out.arguments))
+
+    out.arguments("{")
+    if not (yield from source.separated(")", argument)):
+        return False
+    out.arguments("}")
+    return True
 
 
 def _arguments_rules(tools: ToolSchemas, name: str, own: str) -> str:
-    rules, items = [], []
-    for number, (key, schema, required) in enumerate(properties(tools, name)):
-        item = f"{own}_p{number}"
+    def rules(item: str, key: str, schema: Any) -> list[str]:
+        head = quoted(key + "=")
         kind = schema.get("type") if isinstance(schema, dict) else None
         values = choices_of(schema)
         if values is not None:
-            rules.append(f"{item}: {quoted(key + '=')} ({' | '.join(quoted(quote(value)) for value in values)})")
-        elif kind == "boolean":
-            rules.append(f'{item}: {quoted(key + "=")} ("True" | "False")')
-        elif accepts_text(schema) or kind != "null":
-            rules += [f"{item}: {quoted(key + '=')} {item}_v", f"{item}_v: {json_rule(schema)}"]
-        else:
-            rules.append(f'{item}: {quoted(key + "=")} "None"')
-        items.append((item, required))
-    return "\n".join([*listed(own, items, '", "'), *rules])
+            return [f"{item}: {head} ({' | '.join(quoted(quote(value)) for value in values)})"]
+        if kind == "boolean":
+            return [f'{item}: {head} ("True" | "False")']
+        if kind == "null":
+            return [f'{item}: {head} "None"']
+        return [f"{item}: {head} {item}_v", f"{item}_v: {json_rule(schema)}"]
+
+    return "\n".join(in_order(own, properties(tools, name), '", "', rules))

@@ -6,6 +6,7 @@ they come. A parameter also ends where the next one or the function's end begins
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
 from octavo.text.parse.calls import is_name
@@ -15,8 +16,8 @@ from octavo.text.parse.lark import (
     accepts_text,
     choices_of,
     frame_calls,
+    in_order,
     json_rule,
-    listed,
     properties,
     quoted,
     text_then,
@@ -132,18 +133,15 @@ def _value(source: Source, out: Out, tool: str, key: str, tools: ToolSchemas) ->
 
 
 def _arguments_rules(tools: ToolSchemas, name: str, own: str) -> str:
-    rules, items = [], []
-    for number, (key, schema, required) in enumerate(properties(tools, name)):
-        item = f"{own}_p{number}"
-        head, tail = quoted(f"<parameter={key}>\n"), "\n</parameter>\n"
+    def rules(item: str, key: str, schema: Any) -> list[str]:
+        head, tail = f"{item}: {quoted(f'<parameter={key}>' + chr(10))}", quoted("\n</parameter>\n")
         values = choices_of(schema)
         if values is not None:
-            rules.append(f"{item}: {head} ({' | '.join(map(quoted, values))}) {quoted(tail)}")
-        elif accepts_text(schema):
+            return [f"{head} ({' | '.join(map(quoted, values))}) {tail}"]
+        if accepts_text(schema):
             others = (_FUNCTION_END, _PARAMETER, CLOSE)
-            rules.append(f"{item}: {head} {item}_v")
-            rules += text_then(f"{item}_v", Terms({}), _PARAMETER_END, *others, before="\n", after="\n", schema=schema)
-        else:
-            rules += [f"{item}: {head} {item}_v {quoted(tail)}", f"{item}_v: {json_rule(schema)}"]
-        items.append((item, required))
-    return "\n".join([*listed(own, items, '""'), *rules])
+            text = text_then(f"{item}_v", Terms({}), _PARAMETER_END, *others, before="\n", after="\n", schema=schema)
+            return [f"{head} {item}_v", *text]
+        return [f"{head} {item}_v {tail}", f"{item}_v: {json_rule(schema)}"]
+
+    return "\n".join(in_order(own, properties(tools, name), '""', rules))
