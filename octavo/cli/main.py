@@ -29,6 +29,7 @@ SUMMARIES = {
     "version": "Print the version.",
 }
 
+MAX_LINE = 2000  # characters of an error: a path may be as long as an argument
 COMMANDS = Registry(
     "command", {name: f"octavo.cli.{name.replace('-', '_')}:COMMAND" for name in SUMMARIES if name != "version"}
 )
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def one_line(error: Exception) -> str:
     """The message on one line, with no control characters from a file or a prompt in it."""
     text = " ".join(str(error).split())
+    text = text if len(text) <= MAX_LINE else text[: MAX_LINE - 3] + "..."
     return "".join(char if char.isprintable() else "?" for char in text) or type(error).__name__
 
 
