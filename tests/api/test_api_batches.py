@@ -208,6 +208,12 @@ def test_files(kept: Live) -> None:
             400,
         ),
         (
+            b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 2
+            + b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--B--\r\n',
+            "multipart/form-data; boundary=B",
+            400,
+        ),
+        (
             b'--B\r\nContent-Disposition: form-data; name="p"\r\n\r\nb\r\n' * 40 + b"--B--\r\n",
             "multipart/form-data; boundary=B",
             400,

@@ -71,7 +71,7 @@ async def _encoded(call: Call, body: dict[str, Any], extra: dict[str, msgspec.Ra
 
 def _encode(body: dict[str, Any], extra: dict[str, msgspec.Raw]) -> bytes:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    given = plain(extra[_ARGUMENTS]) if _ARGUMENTS in extra else None
+    given = plain(extra[_ARGUMENTS], _ARGUMENTS) if _ARGUMENTS in extra else None
     if given is not None:  # beside what the template is told about thinking; chat says what is wrong with it
         told = {**body.get(_ARGUMENTS, {}), **given} if isinstance(given, dict) else given
         body = {**body, _ARGUMENTS: told}

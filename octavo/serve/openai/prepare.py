@@ -28,7 +28,7 @@ IGNORED_HEADER = b"x-octavo-ignored"
 
 B = TypeVar("B", bound=Sampled)
 
-_TOKEN_ID = re.compile(r"\d{1,10}")
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # one way to write each, so that none is given twice
 _THINKING_SWITCHES = ("enable_thinking", "thinking")  # what templates call it
 # Words that the renderer sets itself; a caller may not set them behind its back.
 _RESERVED = frozenset(
@@ -212,6 +212,6 @@ def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> 
 
 
 def _token_id(key: str) -> int:
-    if not _TOKEN_ID.fullmatch(key) or not key.isascii():
+    if not _TOKEN_ID.fullmatch(key):
         raise UserError("logit_bias maps token ids to numbers.", param=f"logit_bias.{key[:24]}", code="invalid_value")
     return int(key)
