@@ -75,6 +75,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     if name == "serve" and not any(word.startswith(("-h", "--help")) for word in rest):
         return _hurried(rest)
     if name in ("version", "--version", "-V"):
+        if rest:
+            raise ConfigError(f"unexpected argument {rest[0][:60]!r}")
         print(f"octavo {__version__}")
         return 0
     result = COMMANDS.get(name)(rest)

@@ -23,6 +23,7 @@ from octavo.serve.turns import TurnReader
 _MESSAGES = Schema(MessagesRequest, SILENT)
 _COUNT = Schema(Conversation, SILENT)
 _ELSEWHERE = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "prompt": "messages", "logprobs": ""}
+_FORMAT = r"response_format(\.json_schema)?"
 _NAMES = {
     r"max_completion_tokens": "max_tokens",
     r"stop\b": "stop_sequences",
@@ -30,7 +31,7 @@ _NAMES = {
     r"(tools\[\d+\])\.function\.parameters": r"\1.input_schema",
     r"(tools\[\d+\])\.function": r"\1",
     r"tool_choice\.function": "tool_choice",
-    r"response_format(\.json_schema)?": "output_config.format",
+    _FORMAT: "output_config.format",
     r"reasoning_effort": "output_config.effort",
 }
 _ARGUMENTS = "chat_template_kwargs"
@@ -43,7 +44,9 @@ async def create(call: Call) -> Reply | None:
     model = call.service.check_model(body.model)
     request, extra = chat_body(body), passed_on(unknown, _ELSEWHERE)
     sink = _Message(call, MessageBuilder(f"msg_{uuid.uuid4().hex}", model), stream=bool(body.stream))
-    with own_words(_NAMES, unknown):
+    form = body.output_config.format if body.output_config is not None else None
+    names = _NAMES if form is not None else {**_NAMES, _FORMAT: "output_format"}
+    with own_words(names, unknown):
         try:
             await inner.stream(call, chat.create, await _encoded(call, request, extra), sink)
         except UserError as exc:
