@@ -117,7 +117,8 @@ class GgufVocabulary:
         value = self._metadata.get(f"tokenizer.ggml.{name}")
         if value is None:
             return default
-        if not isinstance(value, Integral if kind is int else kind):
+        accepted: Any = Integral if kind is int else kind  # numpy's whole numbers too, and none of its arrays
+        if not isinstance(value, accepted):
             raise self.error(f"{name} should be of type {kind.__name__}")
         return int(value) if kind is int else value
 
