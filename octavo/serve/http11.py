@@ -5,6 +5,7 @@ leave an answer unread, so this class does.
 """
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
+        self._open: deque[RequestResponseCycle] = deque()  # not answered yet, in the order they came
         self._again = False  # a second parser is given the head that the first one has read
         self._address = ""
 
@@ -78,6 +80,9 @@ class BoundedHttp(HttpToolsProtocol):
         if self._lingering is not None:
             self._lingering.cancel()
         self.book.leave(self, self._address)
+        for cycle in self._open:  # uvicorn tells the one that came last, which may still wait behind another
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def leave(self) -> None:
@@ -95,6 +100,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._all_read()
 
     def on_response_complete(self) -> None:
+        self._open.popleft()
         if not self.pipeline:
             self.book.idle(self)
         if self.transport.get_write_buffer_size():
@@ -177,6 +183,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.book.busy(self)
         self.scope["headers"] = self.headers.copy()  # the parser adds what trails a body: no header of the request
         super().on_headers_complete()
+        self._open.append(self.cycle)
         self.cycle.transport = _Answering(self, self.cycle)  # type: ignore[assignment]
         self.scope["extensions"][CONNECTION]["write"] = partial(_write_part, self.cycle)
 

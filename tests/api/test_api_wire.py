@@ -94,3 +94,17 @@ def test_a_trailer_is_no_header(live: Live) -> None:
         assert statuses(live.raw(head + CHUNKED[:-2] + trailer + b"\r\n\r\n")) == [200]
     unframed = head.replace(HOST, b"")
     assert statuses(live.raw(unframed + CHUNKED[:-2] + HOST + b"\r\n")) == [400]
+
+
+@pytest.mark.parametrize("more", [POST, HEALTH + b"\r\n", b""])
+def test_who_leaves_with_a_request_behind_another_ends_both(
+    live: Live, more: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    live.engine.delay_s = 0.02
+    long = b'{"prompt":"hi","max_tokens":1000}'
+    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
+        sock.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(long) + long + more)
+        while not live.engine.open:
+            time.sleep(0.01)
+    assert live.quiet(5.0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
