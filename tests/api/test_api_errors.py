@@ -170,6 +170,13 @@ def test_prompt_token_bounds(live: Live) -> None:
     refused(live, live.complete([last + 1], max_tokens=1, repetition_penalty=1.1), "prompt")
 
 
+@pytest.mark.parametrize("fields", [{"prompt_logprobs": 20}, {"logprobs": 20, "echo": True}])
+def test_log_probabilities_of_prompts_are_bounded_together(live: Live, fields: dict[str, Any]) -> None:
+    many = [[5] * 1000] * 64
+    refused(live, live.complete(many, n=4, max_tokens=1, **fields), next(iter(fields)))
+    assert live.complete(many, max_tokens=1, **{**fields, next(iter(fields)): 1}).status == 200
+
+
 def test_too_many_choices_before_any_work(live: Live) -> None:
     refused(live, live.complete(["x"] * 200, n=100), "n")
 

@@ -19,6 +19,7 @@ from octavo.serve.errors import failure
 from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.chunks import Chunks, Options
 from octavo.serve.openai.dialect import Dialect
+from octavo.serve.openai.prepare import named_positions
 from octavo.serve.openai.schema import Sampled
 from octavo.serve.openai.usage import usage_of
 from octavo.serve.sse import EventStream
@@ -60,6 +61,7 @@ class Answer:
         self._requests = [replace(request, tenant=call.tenant) for each in prepared for request in each.requests]
         self._collectors = [collector for each in prepared for collector in each.collectors]
         self._n = len(self._requests) // len(prepared)
+        self._held = BYTES_A_POSITION * sum(named_positions(each) for each in prepared)
         self._prompt_tokens = sum(len(each.prompt_tokens) for each in prepared)
         self._head = {**head, "created": int(time.time())}
         self._options = options
@@ -69,7 +71,7 @@ class Answer:
     async def run(self) -> Reply | None:
         """A whole answer, or None once a stream has been sent. Raises only before the first byte went out."""
         call, service = self._call, self._call.service
-        with service.limits.admitted(len(self._requests)):
+        with service.limits.held(self._held), service.limits.admitted(len(self._requests)):
             call.headers += call.meter.prompt(self._prompt_tokens)
             sequences = list(zip(self._requests, self._collectors))
             generation = Generation(self._backend.engine, service.metrics, sequences, call.journey, self._n)

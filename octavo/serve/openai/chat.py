@@ -11,7 +11,7 @@ from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.extras import own_words
 from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import TokenNames, chat_content, prompt_positions
-from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, sampling
+from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, check_positions, sampling
 from octavo.serve.openai.schema import ChatRequest
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
@@ -38,6 +38,7 @@ async def create(call: Call) -> Reply | None:
             prepared = await call.service.off_loop(
                 call.body_bytes, chat_sequences, ticket, body, params, keep_tools=keep
             )
+    check_positions(prepared, "prompt_logprobs")
     return await Answer(call, ticket.backend, _Chat(body), prepared, ticket.head, options).run()
 
 
