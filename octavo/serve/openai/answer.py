@@ -91,11 +91,15 @@ class Answer:
         whole = {
             **self._head,
             "object": self._dialect.whole_object,
-            "choices": [self._choice(index, collector) for index, collector in enumerate(self._collectors)],
+            "choices": [self._written(index, collector) for index, collector in enumerate(self._collectors)],
             "usage": usage_of(self._collectors, self._n),
             **self._dialect.top_level(self._collectors),
         }
         return msgspec.json.encode(whole)
+
+    def _written(self, index: int, collector: Collector) -> msgspec.Raw:
+        """A choice at a time: millions of objects that all go at once would hold up all other requests for seconds."""
+        return msgspec.Raw(msgspec.json.encode(self._choice(index, collector)))
 
     def _choice(self, index: int, collector: Collector) -> dict[str, Any]:
         rendered = self._dialect.choice(index, collector)
