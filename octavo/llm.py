@@ -169,6 +169,9 @@ class LLM:
         enforces one.
         """
         wish = _wish(tools, tool_choice)
+        extra = chat_template_kwargs
+        if extra is not None and not (isinstance(extra, Mapping) and all(isinstance(name, str) for name in extra)):
+            raise UserError("chat_template_kwargs must be a dictionary of names", param="chat_template_kwargs")
         conversations = _conversations(messages)
         params = self._params_for(conversations, sampling_params)
         jobs = []
@@ -182,7 +185,7 @@ class LLM:
                     wish=wish,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
-                    template_args=chat_template_kwargs,
+                    template_args=extra,
                 )
                 jobs.append(_Job(prepared, prepared.collectors[0].prompt_text))
         return self._run(jobs, use_tqdm)
@@ -339,6 +342,8 @@ class _Reader:
 
 def _wish(tools: Sequence[Mapping[str, Any]] | None, tool_choice: str | Mapping[str, Any] | None) -> Wish | None:
     """What is asked of calls. Raises UserError."""
+    if tools is not None and not (_is_list(tools) and all(isinstance(tool, Mapping) for tool in tools)):
+        raise UserError("tools must be a list of dictionaries", param="tools")
     given = [dict(tool) for tool in tools or ()]
     check_tools(given)
     kept, choice = choice_of(given, tool_choice, None)
@@ -401,7 +406,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A lone string, list of token ids or dictionary is a list of one."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if not isinstance(prompts, Sequence):
+    if not _is_list(prompts):
         raise UserError("prompts must be a string, a list of strings, token ids or dictionaries", param="prompts")
     if not prompts:
         return []
@@ -423,14 +428,14 @@ def _prompt_of(prompt: Prompt) -> str | list[int]:
         prompt = cast(Prompt, inner)
     if isinstance(prompt, str):
         return prompt
-    if are_numbers(prompt) or (isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)):
+    if are_numbers(prompt) or (_is_list(prompt) and all(type(token) is int for token in prompt)):
         return list(cast(Sequence[int], prompt))
     raise UserError("a prompt is a string or a list of token ids")
 
 
 def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
     """One conversation is a list of one. What is in a message is for the template's side to check."""
-    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+    if not _is_list(messages) or not messages:
         raise UserError("messages must be a list of messages, or of such lists", param="messages")
     if isinstance(messages[0], Mapping):
         return [cast(Sequence[Message], messages)]
@@ -440,9 +445,16 @@ def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) ->
 def _priorities(items: Sequence[Any], given: Sequence[int] | None) -> Sequence[int]:
     if given is None:
         return [0] * len(items)
+    if not _is_list(given) or not all(type(one) is int for one in given):
+        raise UserError("priority must be a list of whole numbers, one a prompt", param="priority")
     if len(given) != len(items):
         raise UserError(f"{len(items)} prompts but {len(given)} priorities", param="priority")
     return given
+
+
+def _is_list(value: object) -> bool:
+    """A sequence of things; text and bytes are one thing."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
 @contextmanager

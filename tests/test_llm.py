@@ -243,6 +243,11 @@ def test_defaults_come_from_the_model(make):
         (["good", "more"], [SamplingParams()], "sampling_params"),
         ("good", {"temperature": 1}, "sampling_params"),
         (5, SamplingParams(), "prompts"),
+        (b"good", SamplingParams(), "prompts"),
+        (["good", b"more"], SamplingParams(), "prompts[1]"),
+        ("good", SamplingParams(n=10**5000), "n"),
+        ("good", SamplingParams(repetition_penalty=1e-40), "repetition_penalty"),
+        ("good", SamplingParams(temperature=np.array([0.5, 1.0])), "temperature"),
     ],
 )
 def test_bad_input_is_told_before_anything_runs(make, prompts, params, param):
@@ -273,9 +278,14 @@ def test_a_value_of_another_type_is_told_by_its_field(values, param):
 
 
 def test_a_dict_holds_a_form_and_numpys_numbers_are_numbers():
-    given = SamplingParams(structured_outputs={"regex": "a+"}, temperature=np.float32(0.5), max_tokens=np.int64(3))
+    given = SamplingParams(
+        structured_outputs={"regex": "a+"},
+        temperature=np.float32(0.5),
+        max_tokens=np.int64(3),
+        stop_token_ids=np.array([5, 6]),
+    )
     assert given.typed() == SamplingParams(
-        structured_outputs=StructuredOutputsParams(regex="a+"), temperature=0.5, max_tokens=3
+        structured_outputs=StructuredOutputsParams(regex="a+"), temperature=0.5, max_tokens=3, stop_token_ids=[5, 6]
     )
 
 
@@ -283,6 +293,29 @@ def test_a_dict_holds_a_form_and_numpys_numbers_are_numbers():
 def test_bad_messages(make, messages):
     with pytest.raises(UserError):
         make().chat(messages, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "param"),
+    [
+        ({"tools": 5}, "tools"),
+        ({"tools": [5]}, "tools"),
+        ({"tools": "f"}, "tools"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {5: 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_bad_words_beside_messages(make, words, param):
+    with pytest.raises(UserError) as caught:
+        make().chat([{"role": "user", "content": "hi"}], use_tqdm=False, **words)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("priority", [1, "1", ["1"], [1.5], [True], [1, 2]])
+def test_bad_priorities(make, priority):
+    with pytest.raises(UserError) as caught:
+        make().generate(["hi"], use_tqdm=False, priority=priority)
+    assert caught.value.param == "priority"
 
 
 def test_an_interrupt_leaves_a_usable_llm(make, monkeypatch):
@@ -330,6 +363,8 @@ def test_reset_and_close(make):
         assert llm.reset_prefix_cache() is True
         assert llm.get_tokenizer().vocab_size == 257
     assert llm._client.engine.core.executor.closed
+    with pytest.raises(EngineError, match="closed"):
+        llm.generate("good", use_tqdm=False)
 
 
 def test_sleep_and_wake(make):

@@ -21,6 +21,7 @@ from octavo.base.errors import ConfigError, UnknownName
 from octavo.base.human import parse_int
 
 MAX_CONFIG_BYTES = 1 << 20
+MAX_INT = (1 << 63) - 1  # what goes to another process
 # What vLLM calls it; ours wins. Who moves a server over must not end up without a key.
 VLLM_VARIABLES = {"api_key": "VLLM_API_KEY"}
 ALIASES = {"tensor_parallel_size": "-tp", "input_file": "-i", "output_file": "-o"}
@@ -115,6 +116,12 @@ class Option:
             result = msgspec.convert(value, Annotated[self.kind, self.meta], strict=not isinstance(value, str))
             if isinstance(result, float) and not math.isfinite(result):
                 raise ValueError("not finite")
+            if isinstance(result, int) and result > MAX_INT:
+                raise ConfigError(f"{source}: {_short(value)} is more than any machine has")
+            if self.optional and result == "":
+                raise ConfigError(f"{source} is empty: leave it out, or give it a value")
+            if isinstance(result, str) and not _is_text(result):
+                raise ConfigError(f"{source} takes UTF-8 text without zero bytes, got {_short(value)}")
             return result
         except (msgspec.ValidationError, ValueError):
             raise ConfigError(f"{source} takes {self.takes}, got {_short(value)}{self._near(value)}") from None
@@ -249,6 +256,7 @@ def _from_file(path: str, options: Mapping[str, Option]) -> dict[str, Any]:
             text = file.read(MAX_CONFIG_BYTES + 1)
         if len(text) > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_CONFIG_BYTES} bytes")
+        twice = _repeated(yaml.compose(text, yaml.SafeLoader))
         tree = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
@@ -257,6 +265,8 @@ def _from_file(path: str, options: Mapping[str, Option]) -> dict[str, Any]:
         raise ConfigError(f"{path}: not YAML" + (f", line {where.line + 1}" if where else "")) from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected keys and values")
+    if twice is not None:
+        raise ConfigError(f"{path}: {twice} is given twice")
     sections = {option.section for option in options.values()}
     values: dict[str, Any] = {}
     for key, value in tree.items():
@@ -265,8 +275,24 @@ def _from_file(path: str, options: Mapping[str, Option]) -> dict[str, Any]:
             field = str(name).replace("-", "_")
             if field not in options:
                 raise UnknownName(f"key in {path}:", str(name), [o.name.replace("_", "-") for o in options.values()])
+            if field in values:
+                raise ConfigError(f"{path}: {name} is given twice")
             values[field] = options[field].convert(item, f"{path}: {name}")
     return values
+
+
+def _repeated(root: Any) -> str | None:
+    """A key that stands twice in the file, or in a section of it: YAML itself would take the last. `root`: its node."""
+    for level in (root, *(value for _, value in _entries(root))):
+        names = [str(key.value) for key, _ in _entries(level)]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                return name
+    return None
+
+
+def _entries(node: Any) -> list[tuple[Any, Any]]:
+    return node.value if getattr(node, "id", "") == "mapping" else []
 
 
 def _build(roots: Sequence[type[Struct]], options: Mapping[str, Option], values: Mapping[str, Any]) -> list[Any]:
@@ -323,6 +349,11 @@ def _bounds(meta: Meta) -> str:
     if meta.ge is not None:
         return f" of at least {meta.ge}"
     return f" {low}" if low else ""
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be told to another process and to the system. What is no UTF-8 comes as lone surrogates."""
+    return "\0" not in value and value.encode(errors="replace").decode() == value
 
 
 def _short(value: object) -> str:

@@ -18,6 +18,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_ALLOWED_TOKEN_IDS = 262_144
+MIN_REPETITION_PENALTY = 1e-6  # logits are divided by it, in 32 bits
 MAX_TOKENS = 1 << 24
 MAX_SEED = (1 << 63) - 1
 
@@ -85,7 +86,9 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
         """The same with every value of its field's type: a dict for `structured_outputs` becomes one. What comes over
         HTTP has its types already. Raises UserError naming the field."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
-        given = {name: value.item() if hasattr(value, "item") else value for name, value in given.items()}  # numpy's
+        given = {
+            name: value.tolist() if hasattr(value, "tolist") else value for name, value in given.items()
+        }  # numpy's
         try:
             return msgspec.convert(given, SamplingParams)
         except msgspec.ValidationError as error:
@@ -106,8 +109,6 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
             raise UserError("top_p must be above 0", param="top_p")
         if self.typical_p <= 0.0:
             raise UserError("typical_p must be above 0", param="typical_p")
-        if self.repetition_penalty <= 0.0:
-            raise UserError("repetition_penalty must be above 0", param="repetition_penalty")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise UserError(f"min_tokens must be at most max_tokens ({self.max_tokens})", param="min_tokens")
         for name, limit in _LISTS:
@@ -145,7 +146,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("typical_p", 0.0, 1.0),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 0.0, 10.0),
+    ("repetition_penalty", MIN_REPETITION_PENALTY, 10.0),
     ("min_tokens", 0, MAX_TOKENS),
     ("max_tokens", 0, MAX_TOKENS),
     ("seed", -MAX_SEED, MAX_SEED),
@@ -173,4 +174,4 @@ def _check_strings(name: str, values: list[str], limit: int) -> None:
 
 
 def _short(value: object) -> str:
-    return repr(value)[:40]
+    return repr(value)[:40] if not isinstance(value, int) or abs(value) < 10**40 else "a number of more than 40 digits"

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from octavo.base.address import http_parts
 from octavo.base.errors import ConfigError, EngineError, UserError
 
 MAX_LINE_BYTES = 16 << 20
@@ -53,17 +53,12 @@ class Client:
     """Talks to one server. Each call opens its own connection, so that closing a stream aborts the request."""
 
     def __init__(self, url: str, api_key: str | None = None, timeout_s: float = 600.0) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError:
-            port = 0
-        sound = url.isprintable() and " " not in url
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not sound:
+        parts = http_parts(url if "://" in url else f"http://{url}")
+        if parts is None:
             raise ConfigError(f"not a server's address: {url[:80]!r}; expected http://HOST:PORT")
         self.url = url
         self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, port
+        self._host, self._port = parts.hostname or "", parts.port
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
         if api_key:

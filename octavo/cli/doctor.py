@@ -151,10 +151,14 @@ def operation_section() -> Section:
     try:
         import torch
 
+        from octavo.kernels.cpu.loader import native
+        from octavo.kernels.cpu.table import WITHIN_LAYERS
         from octavo.kernels.ops import select
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         section.facts = dict(select(device).names)
+        if device.type == "cpu" and native() is not None:
+            section.facts |= dict.fromkeys(WITHIN_LAYERS, "native, within layers")
     except Exception as error:
         section.failures.append(f"the table of operations cannot be filled: {type(error).__name__}: {error}")
     return section

@@ -29,6 +29,7 @@ SUMMARIES = {
     "version": "Print the version.",
 }
 
+MAX_LINE = 2000  # characters of an error: a path may be as long as an argument
 COMMANDS = Registry(
     "command", {name: f"octavo.cli.{name.replace('-', '_')}:COMMAND" for name in SUMMARIES if name != "version"}
 )
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def one_line(error: Exception) -> str:
     """The message on one line, with no control characters from a file or a prompt in it."""
     text = " ".join(str(error).split())
+    text = text if len(text) <= MAX_LINE else text[: MAX_LINE - 3] + "..."
     return "".join(char if char.isprintable() else "?" for char in text) or type(error).__name__
 
 
@@ -73,6 +75,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     if name == "serve" and not any(word.startswith(("-h", "--help")) for word in rest):
         return _hurried(rest)
     if name in ("version", "--version", "-V"):
+        if rest:
+            raise ConfigError(f"unexpected argument {rest[0][:60]!r}")
         print(f"octavo {__version__}")
         return 0
     result = COMMANDS.get(name)(rest)

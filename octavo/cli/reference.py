@@ -16,8 +16,9 @@ HEAD = """# Flags
 
 Every option can be given in four ways; the first that is there wins: a flag, an environment variable, a key of the YAML
 file named by `--config`, the default. Keys are the flags' names without the dashes before them (`max-model-len: 8192`),
-flat or under their section's name. Whole numbers may be written as people do: `25.6k` is 25,600, `4K` is 4,096,
-`24GiB` is what it says. `auto` or `none` unsets what may be unset. Lists take several values and may be given again.
+flat or under their section's name, each once. Whole numbers may be written as people do: `25.6k` is 25,600, `4K` is
+4,096, `24GiB` is what it says. `auto` or `none` unsets what may be unset. Lists take several values and may be given
+again.
 """
 
 SERVER_SECTIONS = ("serve", "limits")

@@ -25,16 +25,19 @@ def run(options: BatchOptions, engine: EngineConfig) -> int:
     need_model(engine, "run-batch MODEL -i IN -o OUT")
     if options.input_file is None or options.output_file is None:
         raise ConfigError("run-batch needs -i FILE and -o FILE")
+    from octavo.serve.batches.offline import journal_of, part_of, run_file
+    from octavo.serve.start import launch
+
     source, target = Path(options.input_file).expanduser(), Path(options.output_file).expanduser()
     if not source.is_file():
         raise ConfigError(f"--input-file {source}: no such file")
     if not target.absolute().parent.is_dir():
         raise ConfigError(f"--output-file {target}: its folder does not exist")
-    if target.is_dir():
-        raise ConfigError(f"--output-file {target} is a folder")
-    from octavo.serve.batches.offline import run_file
-    from octavo.serve.start import launch
-
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"--output-file {target} is a {'folder' if target.is_dir() else 'device'}, not a file")
+    for path in (target, journal_of(target), part_of(target)):
+        if path.exists() and path.samefile(source):
+            raise ConfigError(f"--output-file {target}: the answers would go over the requests in {source}")
     done = asyncio.run(run_file(engine, source, target, concurrency=options.concurrency, launcher=launch))
     failed = f", {done.total - done.ok} of them with errors" if done.ok < done.total else ""
     print(f"octavo: {done.total} lines answered{failed}; {target}", file=sys.stderr)

@@ -20,6 +20,7 @@ class InprocClient:
         self.engine = engine
         self.ready = engine.ready
         self._tell_vocabulary: Callable[[], Vocabulary] | None = None
+        self._closed = False
         self.stats = engine.core.stats  # as of the last step; another thread may read it at any time
 
     @classmethod
@@ -36,7 +37,9 @@ class InprocClient:
         self._tell_vocabulary = vocabulary
 
     def submit(self, request: EngineRequest) -> None:
-        """Queue a request. A refusal comes as its output."""
+        """Queue a request. A refusal comes as its output. Raises EngineError once it is closed."""
+        if self._closed:
+            raise EngineError("this model has been closed")
         if request.riders and self._tell_vocabulary is not None:
             self.engine.core.provide(self._tell_vocabulary())
             self._tell_vocabulary = None
@@ -68,4 +71,5 @@ class InprocClient:
 
     def close(self) -> None:
         """Let the device go. Safe to call again."""
+        self._closed = True
         self.engine.core.shutdown()

@@ -67,7 +67,7 @@ class Guard:
         `inside`: the request came through the operator's own loopback port, where being there is enough.
         """
         headers = request["headers"]
-        host = _host_header(headers)
+        host = _host_header(request)
         if needs in (Scope.OPEN, Scope.PAGE) or (needs is Scope.DOCS and self._open_docs):
             return NOBODY
         if self._keys.active and not inside:
@@ -128,9 +128,9 @@ def _given_key(headers: Headers) -> bytes:
     return digest_of(b"")
 
 
-def _host_header(headers: Headers) -> str:
-    values = [value for name, value in headers if name == b"host"]
-    if len(values) > 1:
+def _host_header(request: AsgiScope) -> str:
+    values = [value for name, value in request["headers"] if name == b"host"]
+    if len(values) > 1 or (not values and request["http_version"] == "1.1"):
         raise UserError("Send one Host header.", code="bad_request")
     host = values[0].decode("latin-1").lower() if values else ""
     if any(not ("!" <= char <= "~") or char in '/\\@?#"<>^`{|}' for char in host):

@@ -107,6 +107,9 @@ class Schema(Generic[T]):
             raise UserError(f"The body is not valid JSON: {reason}.", code="invalid_json") from None
 
 
-def plain(raw: msgspec.Raw) -> Any:
-    """The value of a raw field; invalid text inside it is the client's fault like any other."""
-    return msgspec.json.decode(raw)
+def plain(raw: msgspec.Raw, param: str) -> Any:
+    """The value of a raw field. UserError that names it for a number or a text that there cannot be."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise UserError(f"{param}: {str(exc) or 'not valid JSON'}.", param=param, code="invalid_value") from None

@@ -5,9 +5,11 @@ leave an answer unread, so this class does.
 """
 
 import asyncio
+from collections import deque
 from functools import partial
 from typing import Any
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -32,6 +34,10 @@ _TOO_BIG_HEAD = (431, "The request headers are too large.", "headers_too_large")
 _SLOW_HEAD = (408, "The request headers took too long.", "request_timeout")
 _TOO_MANY = (503, "The server has too many connections.", "too_many_connections")
 _MALFORMED = (400, "This is not a valid HTTP request.", "bad_request")
+_OTHER_VERSION = (400, "HTTP/1.0 and HTTP/1.1 are spoken here.", "bad_request")
+
+LINGER_S = 2.0  # for a client to stop sending once it has its answer
+_FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -54,6 +60,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._refusal = _MALFORMED
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self._open: deque[RequestResponseCycle] = deque()  # not answered yet, in the order they came
+        self._again = False  # a second parser is given the head that the first one has read
         self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,7 +77,12 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         self._all_read()
+        if self._lingering is not None:
+            self._lingering.cancel()
         self.book.leave(self, self._address)
+        for cycle in self._open:  # uvicorn tells the one that came last, which may still wait behind another
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def leave(self) -> None:
@@ -86,6 +100,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._all_read()
 
     def on_response_complete(self) -> None:
+        self._open.popleft()
         if not self.pipeline:
             self.book.idle(self)
         if self.transport.get_write_buffer_size():
@@ -93,13 +108,44 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering is not None:
+            return
         if self._in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > self.bounds.max_header_bytes and not self.transport.is_closing():
+        self._unset_keepalive_if_required()
+        self._feed(data)
+        if self._in_head and self._head_bytes > self.bounds.max_header_bytes:
             self._refuse(*_TOO_BIG_HEAD)
 
+    def _feed(self, data: bytes) -> None:
+        """To the parser. It stops behind the head of a request that asks for an upgrade; nobody is upgraded here."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                if self._body_skipped():
+                    self._read_body()
+            except httptools.HttpParserError:
+                self._refuse(*self._refusal)
+                return
+
+    def _body_skipped(self) -> bool:
+        return self.parser.should_upgrade() and any(name in _FRAMING for name, _ in self.headers)
+
+    def _read_body(self) -> None:
+        """The parser would take the body of a request that asks for an upgrade for the next request. Another one reads
+        it, behind a head that does not ask."""
+        framing = b"".join(b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in _FRAMING)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._again = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+
     def on_message_begin(self) -> None:
+        if self._again:
+            return
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": self._write_paused}}
         if self.inside:
@@ -108,34 +154,51 @@ class BoundedHttp(HttpToolsProtocol):
         self._arm()
 
     def on_url(self, url: bytes) -> None:
+        if self._again:
+            return
         if len(self.url) + len(url) > self.bounds.max_url_bytes:
             self._raise(_TOO_LONG_URL)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._again:
+            return
         super().on_header(name, value)
         if len(self.headers) > self.bounds.max_headers or len(name) + len(value) > self.bounds.max_header_bytes:
             self._raise(_TOO_BIG_HEAD)
 
     def on_headers_complete(self) -> None:
+        if self._again:
+            self._again = False
+            return
         self._disarm()
         self._in_head = False
         self._head_bytes = 0
         if sum(len(name) + len(value) for name, value in self.headers) > self.bounds.max_header_bytes:
             self._raise(_TOO_BIG_HEAD)
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self._raise(_OTHER_VERSION)
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            self._raise(_MALFORMED)
         self.book.busy(self)
+        self.scope["headers"] = self.headers.copy()  # the parser adds what trails a body: no header of the request
         super().on_headers_complete()
+        self._open.append(self.cycle)
+        self.cycle.transport = _Answering(self, self.cycle)  # type: ignore[assignment]
         self.scope["extensions"][CONNECTION]["write"] = partial(_write_part, self.cycle)
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
-        self._refuse(*self._refusal)
+    def on_message_complete(self) -> None:
+        if not self._body_skipped():
+            super().on_message_complete()
 
     def _raise(self, refusal: tuple[int, str, str]) -> None:
-        """Stops the parser; uvicorn then calls send_400_response."""
+        """Stops the parser, whose caller then refuses."""
         self._refusal = refusal
         raise ValueError(refusal[2])
 
     def _refuse(self, status: int, message: str, code: str) -> None:
+        if self._lingering is not None or self.transport.is_closing():
+            return
         body = failure(_Refused(status, message, code)).body
         later = b"retry-after: 1\r\n" if status == 503 else b""
         head = later + b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -147,7 +210,18 @@ class BoundedHttp(HttpToolsProtocol):
             self.cycle.disconnected = True  # its body cannot be read on: whoever waits for it is told so
             self.cycle.message_event.set()
         self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+        if status == 503:
+            self.transport.close()  # there is no room for it to stay
+        else:
+            self.linger()
+
+    def linger(self) -> None:
+        """Closes once the client has stopped sending, and until then drops what it sends: closing over bytes that
+        nobody has read would reset the connection, and often take the answer away before it is read."""
+        self._lingering = self.loop.call_later(LINGER_S, self.transport.close)
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _watch_unread(self) -> None:
         """From now on the client has `send_timeout` to read what waits for it."""
@@ -185,6 +259,23 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(*_SLOW_HEAD)
         else:
             self.transport.close()
+
+
+class _Answering:
+    """A connection as one request's cycle sees it."""
+
+    def __init__(self, connection: BoundedHttp, cycle: RequestResponseCycle) -> None:
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+        self._connection = connection
+        self._cycle = cycle
+
+    def close(self) -> None:
+        """When the answer is whole; part of the request may be on its way still."""
+        if self._cycle.more_body and not self.is_closing():
+            self._connection.linger()
+        else:
+            self._connection.transport.close()
 
 
 def _write_part(cycle: RequestResponseCycle, part: bytes) -> bool:

@@ -63,7 +63,7 @@ class Certificates:
 
 def certificates(serve: ServeConfig) -> Certificates | None:
     """None where TLS is not asked for. ConfigError for a part without the rest."""
-    if serve.ssl_certfile:
+    if serve.ssl_certfile is not None:
         return Certificates(serve)
     for name in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers"):
         if getattr(serve, name) is not None:
@@ -76,7 +76,7 @@ def _context(serve: ServeConfig) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
-    assert serve.ssl_certfile
+    assert serve.ssl_certfile is not None
     try:
         context.load_cert_chain(serve.ssl_certfile, serve.ssl_keyfile, password=_no_password)
     except (ssl.SSLError, OSError, ValueError) as error:

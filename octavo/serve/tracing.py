@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from octavo import __version__
+from octavo.base.address import http_parts
 from octavo.base.errors import ConfigError
 from octavo.serve.journey import Journey
 
@@ -76,8 +76,8 @@ def make_tracer(endpoint: str | None) -> Tracer:
     """The tracer for an endpoint. Raises ConfigError for one that cannot be used and where the library is missing."""
     if endpoint is None:
         return NoTracer()
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = http_parts(endpoint)
+    if parts is None:
         raise ConfigError("--otlp-traces-endpoint takes OTLP over HTTP: http://HOST:4318/v1/traces")
     try:
         return OtlpTracer(endpoint if parts.path.strip("/") else endpoint.rstrip("/") + TRACES_PATH)

@@ -5,6 +5,7 @@ rebuilt from the scores. The spec is the GGUF page of ggml, the truth each model
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -116,11 +117,10 @@ class GgufVocabulary:
         value = self._metadata.get(f"tokenizer.ggml.{name}")
         if value is None:
             return default
-        if kind is int and hasattr(value, "__index__"):
-            return int(value)
-        if not isinstance(value, kind):
+        accepted: Any = Integral if kind is int else kind  # numpy's whole numbers too, and none of its arrays
+        if not isinstance(value, accepted):
             raise self.error(f"{name} should be of type {kind.__name__}")
-        return value
+        return int(value) if kind is int else value
 
     def _list(self, name: str, kind: type) -> list[Any]:
         value = self._metadata.get(f"tokenizer.ggml.{name}")

@@ -1,7 +1,6 @@
 """A `tokenizers` back end from the files of a Hugging Face folder: tokenizer.json, or tokenizer.model, and what lies
 beside it."""
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 from octavo.base.errors import ModelFileError
 from octavo.text.gguf_tokenizer import GgufVocabulary, build_backend
 from octavo.text.sentencepiece_model import read_keys
+from octavo.weights.guard import read_json, read_text
 
 _MAX_TOKENIZER_BYTES = 512 << 20
 _MAX_JSON_BYTES = 64 << 20
@@ -25,8 +25,8 @@ class HfFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = read_json(folder / "tokenizer_config.json")
-        self._map = read_json(folder / "special_tokens_map.json")
+        self.config = _json(folder / "tokenizer_config.json")
+        self._map = _json(folder / "special_tokens_map.json")
 
     def special_texts(self) -> dict[str, str]:
         """``bos_token`` and its kind -> text, as templates see them."""
@@ -54,7 +54,7 @@ class HfFolder:
         """Tokens beyond those of tokenizer.model: id -> text, and whether it is special."""
         found = {
             token: (text, True)
-            for text, token in read_json(self.folder / "added_tokens.json").items()
+            for text, token in _json(self.folder / "added_tokens.json").items()
             if isinstance(token, int)
         }
         entries = self.config.get("added_tokens_decoder")
@@ -79,7 +79,7 @@ class HfFolder:
     def templates(self) -> dict[str, str]:
         """Chat templates by name; the plain one is ``default``. Files of their own win over the config's entry."""
         found = named_templates(self.config.get("chat_template"), str(self.folder / "tokenizer_config.json"))
-        legacy = read_json(self.folder / "chat_template.json").get("chat_template")
+        legacy = _json(self.folder / "chat_template.json").get("chat_template")
         found.update(named_templates(legacy, str(self.folder / "chat_template.json")))
         single = self.folder / "chat_template.jinja"
         if single.is_file():
@@ -159,29 +159,9 @@ def eos_of(*configs: Mapping[str, Any]) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty if there is no file. Raises ModelFileError."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(read_text(path, _MAX_JSON_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(str(path), f"not JSON: {str(error)[:120]}") from error
-    if not isinstance(value, dict):
-        raise ModelFileError(str(path), "should hold a JSON object")
-    return value
-
-
-def read_text(path: Path, limit: int) -> str:
-    """A UTF-8 file of at most `limit` bytes. Raises ModelFileError."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-        if len(data) > limit:
-            raise ModelFileError(str(path), f"larger than {limit >> 20} MiB")
-        return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFileError(str(path), str(error)[:120]) from error
+    return read_json(path, _MAX_JSON_BYTES) if path.is_file() else {}
 
 
 def _content(value: Any) -> str | None:

@@ -125,7 +125,7 @@ class SpecialText:
         self._ids = special_ids
         added = backend.get_added_tokens_decoder()
         self._entries = {token: entry for token, entry in sorted(added.items()) if entry.special and entry.content}
-        self._longest = max((len(entry.content) for entry in self._entries.values()), default=1)
+        self.longest = max((len(entry.content) for entry in self._entries.values()), default=1)
         self._whole_only = any(entry.single_word for entry in self._entries.values())
 
     def find(self, text: str) -> Iterator[tuple[int, int]]:
@@ -135,7 +135,7 @@ class SpecialText:
 
     def may_continue(self, text: str) -> bool:
         """Whether `text` ends in the beginning of a special string."""
-        return any(text[-length:] in self._beginnings for length in range(1, min(len(text), self._longest) + 1))
+        return any(text[-length:] in self._beginnings for length in range(1, min(len(text), self.longest) + 1))
 
     def encode(self, rendered: Rendered) -> list[int]:
         """Ids of a rendered prompt: real control tokens by id, all else as plain text."""
@@ -158,7 +158,7 @@ class SpecialText:
             end = min(len(text), begin + width)
             last = end == len(text)
             # What begins before the cut lies wholly inside; a run of spaces before a token may belong to it.
-            cut = end if last else end - self._longest
+            cut = end if last else end - self.longest
             if not last and not heads:
                 cut = _before_spaces(text, begin, cut)
             window = text[begin:end]

@@ -13,6 +13,8 @@ from octavo.text.hf_tokenizer import HfFolder, eos_of, load_backend
 from octavo.text.pieces import Pieces, bytes_table
 from octavo.text.special import Rendered, SpecialText
 
+MAX_CONTROL_CHARS = 512  # what looks for them in a text keeps all their beginnings
+
 
 class HasMetadata(Protocol):
     """A parsed GGUF header."""
@@ -138,6 +140,11 @@ def load_tokenizer(files: TokenizerSource) -> Tokenizer:
         tokenizer = from_gguf(files.gguf.metadata, str(files.path))
     else:
         raise ModelFileError(str(files.path), "has no tokenizer; give one with --tokenizer")
+    longest = tokenizer.special.longest
+    if longest > MAX_CONTROL_CHARS:
+        raise ModelFileError(
+            str(files.path), f"has a control token of {longest} characters, allowed are {MAX_CONTROL_CHARS}"
+        )
     if files.chat_template and files.chat_template != tokenizer.chat_template:
         tokenizer.templates = {"default": files.chat_template}
     return tokenizer

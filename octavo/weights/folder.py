@@ -1,5 +1,6 @@
 """What a model folder holds: which files are its weights, and its small JSON and template files. No torch."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from octavo.weights.guard import PICKLE_SUFFIXES, read_json, read_text
 Format = Literal["safetensors", "gguf", "dummy"]
 INDEX = "model.safetensors.index.json"
 MAX_SHARDS = 4096
+MAX_NAME_BYTES = 255  # of a file, on every file system
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -57,7 +59,7 @@ def shard_map(index: Path) -> dict[str, str]:
         raise ModelFileError(str(index), "must hold a weight_map of tensor names to file names")
     for shard in set(map(str, weight_map.values())):
         plain = shard.endswith(".safetensors") and "\0" not in shard and "/" not in shard and "\\" not in shard
-        if not plain or shard.startswith("."):
+        if not plain or shard.startswith(".") or len(os.fsencode(shard)) > MAX_NAME_BYTES:
             raise ModelFileError(
                 str(index), f"names the shard {shard[:80]!r}, which is no plain .safetensors file name"
             )

@@ -84,6 +84,12 @@ class _Config:
             raise self.fail(f"{self.arch}.{key} is {str(value)[:60]}, must be a finite number")
         return shortest(float(value))
 
+    def theta(self) -> float:
+        value = self.real("rope.freq_base", 10_000.0)
+        if value <= 0:
+            raise self.fail(f"{self.arch}.rope.freq_base is {value:g}, must be above 0")
+        return value
+
     def has(self, key: str) -> bool:
         return f"{self.arch}.{key}" in self.file.metadata
 
@@ -113,7 +119,7 @@ class _Config:
             "hidden_act": "silu",
             "max_position_embeddings": context,
             "rms_norm_eps": self.real("attention.layer_norm_rms_epsilon"),
-            "rope_theta": self.real("rope.freq_base", 10_000.0),
+            "rope_theta": self.theta(),
             "tie_word_embeddings": "output.weight" not in self.file.tensors,
             "torch_dtype": self.dtype(),
             "bos_token_id": self.file.metadata.get("tokenizer.ggml.bos_token_id"),
@@ -149,20 +155,21 @@ class _Config:
 
         The published constants are tried; if they do not give the divisors, longrope with equal lists says the same.
         """
-        theta = self.real("rope.freq_base", 10_000.0)
-        if np.allclose(llama3_divisors(theta, rotated, max(factors)), factors, rtol=1e-5, atol=0):
+        if np.allclose(llama3_divisors(self.theta(), rotated, max(factors)), factors, rtol=1e-5, atol=0):
             return {"rope_type": "llama3", "factor": shortest(max(factors)), **LLAMA3}
         return longrope(factors, factors, original, 1.0, 1.0)
 
     def plain_scaling(self, original: int) -> dict[str, Any]:
         kind = self.file.metadata.get(f"{self.arch}.rope.scaling.type", "none")
+        if not isinstance(kind, str):
+            raise self.fail(f"{self.arch}.rope.scaling.type is {str(kind)[:60]}, must be a name")
         factor = self.real("rope.scaling.factor", self.real("rope.scale_linear", 1.0))
         if kind == "none" or (kind == "linear" and factor == 1.0):
             return {}
         if kind == "linear":
             return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
         if kind != "yarn":
-            raise self.fail(f"rope scaling {str(kind)[:40]!r} is not known")
+            raise self.fail(f"rope scaling {kind[:40]!r} is not known")
         scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
         for key in ("beta_fast", "beta_slow"):
             if self.has(f"rope.scaling.yarn_{key}"):
@@ -176,7 +183,7 @@ class _Config:
     def factors(self, name: str, rotated: int) -> list[float]:
         """The values of a small fp32 tensor, one a rotated pair."""
         tensor = self.tensor(name)
-        if tensor.shape != (rotated // 2,) or tensor.qtype != 0 or tensor.shape[0] > MAX_ROPE_FACTORS:
+        if rotated < 2 or tensor.shape != (rotated // 2,) or tensor.qtype != 0 or tensor.shape[0] > MAX_ROPE_FACTORS:
             raise self.fail(f"tensor {name!r} must hold {rotated // 2} F32 numbers")
         with open(tensor.path, "rb") as file:
             file.seek(tensor.offset)

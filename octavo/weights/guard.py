@@ -1,6 +1,7 @@
 """Reading small files from an untrusted model folder: bounded, strict JSON, and no pickle under any name. No torch."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from octavo.base.errors import ModelFileError
 MAX_JSON_BYTES = 16 << 20
 MAX_TEXT_BYTES = 1 << 20
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _REFUSAL = "is a pickle checkpoint, which can run code when opened; only safetensors and GGUF are read"
 
 
@@ -44,10 +46,13 @@ def read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
 
 
 def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """A JSON object from a file; a key given twice is refused. Raises ModelFileError."""
+    """A JSON object from a file; a key given twice is refused, and half a surrogate pair: no text may hold one.
+    Raises ModelFileError."""
     text = read_text(path, limit)
     try:
         value = json.loads(text, object_pairs_hook=_unique)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ModelFileError(str(path), f"is not valid JSON: {str(error)[:120]}") from None
     if not isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Files and batches: bad lines, cancel, restart, limits, and the openai client."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from api_live import Answer, Live, backend, config
 from kept import keeping
 from msgspec.structs import replace
 
+from octavo.base.errors import ConfigError
 from octavo.cli.run_batch import BatchOptions
 from octavo.cli.run_batch import run as run_batch
 from octavo.serve.batches.offline import run_file
@@ -208,6 +210,12 @@ def test_files(kept: Live) -> None:
             400,
         ),
         (
+            b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 2
+            + b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--B--\r\n',
+            "multipart/form-data; boundary=B",
+            400,
+        ),
+        (
             b'--B\r\nContent-Disposition: form-data; name="p"\r\n\r\nb\r\n' * 40 + b"--B--\r\n",
             "multipart/form-data; boundary=B",
             400,
@@ -287,9 +295,23 @@ async def test_run_batch_without_a_server(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
-def test_run_batch_says_what_is_missing(tmp_path: Path) -> None:
-    from octavo.base.errors import ConfigError
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("in", "in"), ("in", "./in"), ("in", "link"), ("out.journal", "out"), ("out.part", "out"), ("in", "pipe")],
+)
+def test_run_batch_leaves_what_is_no_output_alone(tmp_path: Path, source: str, target: str) -> None:
+    (tmp_path / source).write_text("requests")
+    if target == "link":
+        (tmp_path / target).symlink_to(source)
+    if target == "pipe":
+        os.mkfifo(tmp_path / target)
+    options = BatchOptions(input_file=str(tmp_path / source), output_file=f"{tmp_path}/{target}")
+    with pytest.raises(ConfigError, match="--output-file"):
+        run_batch(options, config().engine)
+    assert (tmp_path / source).read_text() == "requests"
 
+
+def test_run_batch_says_what_is_missing(tmp_path: Path) -> None:
     engine = config().engine
     with pytest.raises(ConfigError, match="-i FILE"):
         run_batch(BatchOptions(), engine)

@@ -22,6 +22,8 @@ SAMPLING_FAULTS: list[tuple[str, Any]] = [
     ("presence_penalty", 2.5),
     ("frequency_penalty", -3),
     ("repetition_penalty", 0),
+    ("repetition_penalty", 5e-324),
+    ("repetition_penalty", 1e-40),
     ("n", 0),
     ("n", -1),
     ("n", 5),
@@ -45,6 +47,8 @@ SAMPLING_FAULTS: list[tuple[str, Any]] = [
     ("logit_bias", {"1": 101}),
     ("logit_bias", {"x": 1}),
     ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"1": 1, "01": 2}),
+    ("logit_bias", {"\u0661": 1}),
     ("logit_bias", {"99999999": 1}),
     ("logit_bias", {str(i): 1 for i in range(1025)}),
     ("logit_bias", []),
@@ -71,6 +75,7 @@ CHAT_FAULTS: list[tuple[str, Any]] = [
     ("top_logprobs", 2),
     ("max_completion_tokens", 0),
     ("max_tokens", 0),
+    ("max_completion_tokens", 5000),
     ("tool_choice", "required"),
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("chat_template_kwargs", {"messages": []}),
@@ -165,6 +170,13 @@ def test_prompt_token_bounds(live: Live) -> None:
     refused(live, live.complete([last + 1], max_tokens=1, repetition_penalty=1.1), "prompt")
 
 
+@pytest.mark.parametrize("fields", [{"prompt_logprobs": 20}, {"logprobs": 20, "echo": True}])
+def test_log_probabilities_of_prompts_are_bounded_together(live: Live, fields: dict[str, Any]) -> None:
+    many = [[5] * 1000] * 64
+    refused(live, live.complete(many, n=4, max_tokens=1, **fields), next(iter(fields)))
+    assert live.complete(many, max_tokens=1, **{**fields, next(iter(fields)): 1}).status == 200
+
+
 def test_too_many_choices_before_any_work(live: Live) -> None:
     refused(live, live.complete(["x"] * 200, n=100), "n")
 
@@ -249,6 +261,13 @@ def test_half_of_a_pair_is_called_that(live: Live, text: str) -> None:
         assert "stands without its other half" in answer.error["message"]
     whole = live.call("POST", "/tokenize", rb'{"prompt":"\ud83d\ude00 \\ud800"}')
     assert whole.status == 200
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e999999999", "1" + "0" * 400])
+@pytest.mark.parametrize("field", ["best_of", "verbosity", "watermarking"])
+def test_a_number_that_there_cannot_be_is_named(live: Live, field: str, number: str) -> None:
+    answer = live.call("POST", "/v1/completions", b'{"prompt":"x","%b":%b}' % (field.encode(), number.encode()))
+    refused(live, answer, field)
 
 
 def test_null_means_default(live: Live) -> None:

@@ -215,6 +215,7 @@ def test_cancel(kept: Live) -> None:
         ({"tools": [{"type": "function", "name": "f", "parameters": {"type": "strng"}}]}, "tools[0].parameters"),
         ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "strng"}}}}, "text.format.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": 5}}}, "text.format.schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"include": ["everything"]}, "include[0]"),
         ({"metadata": {"a": 1}}, "metadata"),

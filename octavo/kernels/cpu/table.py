@@ -8,6 +8,18 @@ from octavo.kernels.cpu.loader import machine
 from octavo.kernels.ops import Ops
 from octavo.kernels.ref.sample import greedy as plain_greedy
 
+WITHIN_LAYERS = (
+    "rms_norm",
+    "add_rms_norm",
+    "act_mul",
+    "qkv_prologue",
+    "paged_attention",
+    "linear",
+    "linear_parts",
+    "normed_linear",
+)
+"""What models/native.py does itself, a step in one call: its table has these for models that it does not take."""
+
 
 def overlay(ops: Ops) -> Ops:
     """The table with what the kernels have in place of the reference's."""

@@ -24,6 +24,7 @@ from octavo.text.collect import Collector
 _MESSAGES = Schema(MessagesRequest, SILENT)
 _COUNT = Schema(Conversation, SILENT)
 _ELSEWHERE = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "prompt": "messages", "logprobs": ""}
+_FORMAT = r"response_format(\.json_schema)?"
 _NAMES = {
     r"max_completion_tokens": "max_tokens",
     r"stop\b": "stop_sequences",
@@ -31,7 +32,7 @@ _NAMES = {
     r"(tools\[\d+\])\.function\.parameters": r"\1.input_schema",
     r"(tools\[\d+\])\.function": r"\1",
     r"tool_choice\.function": "tool_choice",
-    r"response_format(\.json_schema)?": "output_config.format",
+    _FORMAT: "output_config.format",
     r"reasoning_effort": "output_config.effort",
 }
 _ARGUMENTS = "chat_template_kwargs"
@@ -43,6 +44,8 @@ async def create(call: Call) -> Reply | None:
     body, unknown = await call.read(_MESSAGES)
     model = call.service.check_model(body.model)
     request, extra = chat_body(body), passed_on(unknown, _ELSEWHERE)
+    form = body.output_config.format if body.output_config is not None else None
+    names = _NAMES if form is not None else {**_NAMES, _FORMAT: "output_format"}
     builder = MessageBuilder(f"msg_{uuid.uuid4().hex}", model)
     events = EventStream(call, PING) if body.stream else None
 
@@ -52,11 +55,11 @@ async def create(call: Call) -> Reply | None:
             await events.write(out)
 
     if events is None:
-        await _tell(call, request, extra, hear, unknown)
+        await _tell(call, request, extra, hear, names, unknown)
         return json_reply(builder.message())
     try:
         async with events.kept_alive():
-            await _tell(call, request, extra, hear, unknown)
+            await _tell(call, request, extra, hear, names, unknown)
     except Exception as exc:
         await events.finish(named_event("error", envelope(events.fault(exc), call.request_id)), end=b"")
     else:
@@ -69,9 +72,10 @@ async def _tell(
     request: dict[str, Any],
     extra: dict[str, msgspec.Raw],
     listener: Listener,
+    names: dict[str, str],
     unknown: dict[str, msgspec.Raw],
 ) -> None:
-    with own_words(_NAMES, unknown):
+    with own_words(names, unknown):
         try:
             await inner.tell(call, chat.create, await _encoded(call, request, extra), listener)
         except UserError as exc:
@@ -97,7 +101,7 @@ async def _encoded(call: Call, body: dict[str, Any], extra: dict[str, msgspec.Ra
 
 
 def _encode(body: dict[str, Any], extra: dict[str, msgspec.Raw]) -> bytes:
-    given = plain(extra[_ARGUMENTS]) if _ARGUMENTS in extra else None
+    given = plain(extra[_ARGUMENTS], _ARGUMENTS) if _ARGUMENTS in extra else None
     if given is not None:  # beside what the template is told about thinking; chat says what is wrong with it
         told = {**body.get(_ARGUMENTS, {}), **given} if isinstance(given, dict) else given
         body = {**body, _ARGUMENTS: told}

@@ -70,6 +70,8 @@ def _user(message: InputMessage, blocks: Sequence[Block], path: str) -> list[dic
     for index, block in enumerate(blocks):
         where = f"{path}[{index}]"
         if block.type == "tool_result":
+            if not block.tool_use_id:
+                raise bad_value(where, "needs a tool_use_id")
             content = _text(block.content or "", f"{where}.content")
             if block.is_error:
                 content = f"Error: {content}"

@@ -47,7 +47,7 @@ async def run_file(
     )
     config = OctavoConfig(engine=engine, serve=serve)
     service = Service(config, Limits(serve, 1 << 30))
-    journal = Journal(target.with_name(target.name + ".journal"))
+    journal = Journal(journal_of(target))
     try:
         backend = await launcher(config)
         service.attach(backend)
@@ -67,9 +67,19 @@ async def run_file(
     return done
 
 
+def journal_of(target: Path) -> Path:
+    """Where the answers are kept while not all are there."""
+    return target.with_name(target.name + ".journal")
+
+
+def part_of(target: Path) -> Path:
+    """What becomes `target` once it is whole."""
+    return target.with_name(target.name + ".part")
+
+
 def _write(journal: Journal, target: Path) -> None:
     """All answers at once into place: a reader never sees half of them."""
-    part = target.with_name(target.name + ".part")
+    part = part_of(target)
     with part.open("wb") as file:
         file.writelines(journal.rows())
     os.replace(part, target)

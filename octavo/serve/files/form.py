@@ -105,6 +105,8 @@ class FileForm:
 
     def _part_end(self) -> None:
         if not self._in_file:
+            if self._name in self.fields:
+                raise UserError(f"{self._name} is given twice.", param=self._name, code="invalid_form")
             self.fields[self._name] = self._value.decode("utf-8", "replace")
 
     def _end(self) -> None:

@@ -16,6 +16,7 @@ from octavo.serve.calls import Backend, Call, Reply
 from octavo.serve.generate import Generation, Piece, bounded
 from octavo.serve.openai.chunks import Chunks, Options
 from octavo.serve.openai.dialect import Dialect
+from octavo.serve.openai.prepare import named_positions
 from octavo.serve.openai.schema import Sampled
 from octavo.serve.openai.usage import usage_of
 from octavo.serve.sse import EventStream
@@ -56,6 +57,7 @@ class Answer:
         self._requests = [replace(request, tenant=call.tenant) for each in prepared for request in each.requests]
         self._collectors = [collector for each in prepared for collector in each.collectors]
         self._n = len(self._requests) // len(prepared)
+        self._held = BYTES_A_POSITION * sum(named_positions(each) for each in prepared)
         self._prompt_tokens = sum(len(each.prompt_tokens) for each in prepared)
         self._head = {**head, "created": int(time.time())}
         self._options = options
@@ -89,7 +91,7 @@ class Answer:
     def _admitted(self) -> Iterator[Generation]:
         """The generation, while there is room and quota for it."""
         call, service = self._call, self._call.service
-        with service.limits.admitted(len(self._requests)):
+        with service.limits.held(self._held), service.limits.admitted(len(self._requests)):
             call.headers += call.meter.prompt(self._prompt_tokens)
             sequences = list(zip(self._requests, self._collectors))
             try:
@@ -101,11 +103,15 @@ class Answer:
         whole = {
             **self._head,
             "object": self._dialect.whole_object,
-            "choices": [self._choice(index, collector) for index, collector in enumerate(self._collectors)],
+            "choices": [self._written(index, collector) for index, collector in enumerate(self._collectors)],
             "usage": usage_of(self._collectors, self._n),
             **self._dialect.top_level(self._collectors),
         }
         return msgspec.json.encode(whole)
+
+    def _written(self, index: int, collector: Collector) -> msgspec.Raw:
+        """A choice at a time: millions of objects that all go at once would hold up all other requests for seconds."""
+        return msgspec.Raw(msgspec.json.encode(self._choice(index, collector)))
 
     def _choice(self, index: int, collector: Collector) -> dict[str, Any]:
         rendered = self._dialect.choice(index, collector)

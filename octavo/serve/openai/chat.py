@@ -8,9 +8,10 @@ from octavo.base.params import MAX_TOKENS
 from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
+from octavo.serve.openai.extras import own_words
 from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import TokenNames, chat_content, prompt_positions
-from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, sampling
+from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, check_positions, sampling
 from octavo.serve.openai.schema import ChatRequest
 from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
 from octavo.text.collect import Collector, TextDelta
@@ -31,9 +32,14 @@ async def create(call: Call) -> Reply | None:
     if body.logprobs:
         params = params.replace(logprobs=body.top_logprobs or 0)
     check_choices(1, params.n)
+    keep = not call.service.config.serve.exclude_tools_when_tool_choice_none
+    names = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
     async with bounded_call(call):
-        keep = not call.service.config.serve.exclude_tools_when_tool_choice_none
-        prepared = await call.service.off_loop(call.body_bytes, chat_sequences, ticket, body, params, keep_tools=keep)
+        with own_words(names, {}):
+            prepared = await call.service.off_loop(
+                call.body_bytes, chat_sequences, ticket, body, params, keep_tools=keep
+            )
+    check_positions(prepared, "prompt_logprobs")
     dialect = _Chat(body)
     answer = Answer(call, ticket.backend, dialect, prepared, ticket.head, options)
     if call.listener is None:

@@ -9,7 +9,7 @@ from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.fields import SILENT
 from octavo.serve.openai.logprobs import LegacyLogprobs, TokenNames, prompt_positions
-from octavo.serve.openai.prepare import begin, prompt_sequences, sampling
+from octavo.serve.openai.prepare import begin, check_positions, prompt_sequences, sampling
 from octavo.serve.openai.schema import CompletionRequest
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.logprobs import PositionLogprobs
@@ -38,6 +38,7 @@ async def create(call: Call) -> Reply | None:
         ids = body.prompt and not isinstance(body.prompt[0], str)
         size = call.body_bytes // IDS_ARE_CHEAPER if ids else call.body_bytes
         prepared = await call.service.off_loop(size, prompt_sequences, ticket, body, params)
+    check_positions(prepared, "logprobs" if body.prompt_logprobs is None else "prompt_logprobs")
     dialect = _Completions(ticket.backend.text.tokenizer, body, prepared)
     return await Answer(call, ticket.backend, dialect, prepared, ticket.head, options).run()
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from octavo.base.errors import UserError
+from octavo.serve.errors import invalid_json
 
 # The dialects stream from chat in their own way, whatever the caller is given.
 _OWN = frozenset({"stream", "stream_options", "n"})
@@ -37,7 +38,8 @@ def own_words(names: Mapping[str, str], unknown: Mapping[str, msgspec.Raw]) -> I
     """
     try:
         yield
-    except UserError as exc:
+    except (UserError, msgspec.DecodeError) as error:
+        exc = error if isinstance(error, UserError) else invalid_json(error)
         theirs = exc.param or ""
         if re.split(r"[.\[]", theirs)[0] not in unknown:
             found = next(filter(None, (re.match(pattern, theirs) for pattern in names)), None)
@@ -46,4 +48,4 @@ def own_words(names: Mapping[str, str], unknown: Mapping[str, msgspec.Raw]) -> I
                 exc.param = head + theirs[found.end() :]
                 if exc.message.startswith(found[0]):
                     exc.message = head + exc.message[found.end() :]
-        raise
+        raise exc from None

@@ -81,7 +81,7 @@ def sort_unknown(unknown: Mapping[str, msgspec.Raw]) -> list[str]:
     ignored = []
     for name, raw in unknown.items():
         if name in REFUSED:
-            value = plain(raw)
+            value = plain(raw, name)
             if value is not None and not _harmless(value, REFUSED[name]):
                 raise UserError(f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
         elif bytes(raw) != b"null":

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,12 +23,13 @@ from octavo.text.request import Prepared
 from octavo.text.tools import check_tools, choice_of
 
 MAX_CHOICES = 1024
+MAX_PROMPT_LOGPROBS = 1 << 20  # each takes half a kilobyte while the answer is written
 BACKGROUND_PRIORITY = (1 << 31) - 1  # behind all that a caller may ask for
 IGNORED_HEADER = b"x-octavo-ignored"
 
 B = TypeVar("B", bound=Sampled)
 
-_TOKEN_ID = re.compile(r"\d{1,10}")
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # one way to write each, so that none is given twice
 _THINKING_SWITCHES = ("enable_thinking", "thinking")  # what templates call it
 # Words that the renderer sets itself; a caller may not set them behind its back.
 _RESERVED = frozenset(
@@ -98,6 +100,25 @@ def check_choices(prompts: int, n: int) -> None:
     """Bounds the work of one request before any of it exists."""
     if prompts * n > MAX_CHOICES:
         raise UserError(f"{prompts} prompts times n = {n} is more than {MAX_CHOICES} choices.", param="n")
+
+
+def check_positions(prepared: Sequence[Prepared], param: str) -> None:
+    """Bounds what a prompt's log-probabilities take in memory and in the answer, before any is computed. `param`: the
+    field that asks for them."""
+    named = sum(named_positions(each) for each in prepared)
+    if named > MAX_PROMPT_LOGPROBS:
+        raise UserError(
+            f"{param} asks for {named} log-probabilities of prompts; a request may have {MAX_PROMPT_LOGPROBS}. "
+            "Ask for fewer a position, or for fewer tokens at once.",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def named_positions(prepared: Prepared) -> int:
+    """Log-probabilities of the prompt in all its choices: the token's own and the likeliest."""
+    each = prepared.requests[0].sampling.prompt_logprobs + 1  # -1: none
+    return each * len(prepared.prompt_tokens) * len(prepared.requests)
 
 
 def sampling(backend: Backend, body: Sampled, max_tokens: int | None) -> SamplingParams:
@@ -211,6 +232,6 @@ def template_arguments(body: ChatFields, tools: list[dict[str, Any]] | None) -> 
 
 
 def _token_id(key: str) -> int:
-    if not _TOKEN_ID.fullmatch(key) or not key.isascii():
+    if not _TOKEN_ID.fullmatch(key):
         raise UserError("logit_bias maps token ids to numbers.", param=f"logit_bias.{key[:24]}", code="invalid_value")
     return int(key)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,7 @@ class Database:
                 self._begin(connection)
         except (OSError, sqlite3.Error) as exc:
             reason = getattr(exc, "strerror", None) or str(exc)
-            reason = "it is a folder" if self.path.is_dir() else reason.lower()
+            reason = "it is a folder" if os.path.isdir(self.path) else reason.lower()
             raise ConfigError(f"{self.path} cannot be used: {reason}") from exc
         self._connection = connection
         return connection

@@ -87,6 +87,16 @@ def test_file_takes_sections_lists_and_typed_values(tmp_path):
         ("a: [", "not YAML, line"),
         ("port: {a: 1}", "whole number"),
         ("!!python/object/apply:os.system ['true']", "not YAML"),
+        ("1", "expected keys and values"),
+        ("&a [*a]", "expected keys and values"),
+        ("port: 1\nport: 2", "port is given twice"),
+        ("max-n: 1\nmax_n: 1", "max_n is given twice"),
+        ("serve: {port: 1}\nport: 2", "port is given twice"),
+        ("serve: {port: 1}\nserve: {host: a}", "serve is given twice"),
+        ("serve:\n  port: 1\n  port: 1", "port is given twice"),
+        ('host: "a\\0b"', "without zero bytes"),
+        ('served-model-name: ["\\ud800"]', "UTF-8 text"),
+        ("max-waiting-tokens: 9223372036854775808", "more than any machine has"),
     ],
 )
 def test_bad_files(tmp_path, text, words):
@@ -121,6 +131,9 @@ def test_missing_binary_and_huge_files(tmp_path):
         (["a", "--model", "b"], "given twice"),
         (["--max-num-seqs", "-1"], "from 1 to 65536"),
         (["--enable-prefix-caching=1"], "takes no value"),
+        (["--kv-cache-memory-bytes", "9" * 30], "more than any machine has"),
+        (["--revision", "\udcff\udcfe"], "UTF-8 text"),
+        (["--ssl-certfile="], "--ssl-certfile is empty"),
     ],
 )
 def test_bad_arguments(argv, words):

@@ -114,7 +114,18 @@ def test_nobody_there():
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://x", "http://", "http://h:99999", "http://h:x", "http://h:0", "not a url", "http://a b", "h/\n"]
+    "url",
+    [
+        "ftp://x",
+        "http://",
+        "http://h:99999",
+        "http://h:x",
+        "http://h:0",
+        "http://[::1",
+        "not a url",
+        "http://a b",
+        "h/\n",
+    ],
 )
 def test_bad_addresses(url):
     with pytest.raises(ConfigError, match="not a server's address"):

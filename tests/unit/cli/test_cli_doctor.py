@@ -177,3 +177,12 @@ def test_every_section_works_here(make: Callable[[], Any]) -> None:
     section = make()
     assert section.title
     assert all(isinstance(value, str) for value in section.facts.values())
+
+
+@pytest.mark.parametrize(("built", "word"), [(object(), "native, within layers"), (None, "reference")])
+def test_operations_say_what_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch, built: object, word: str) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("octavo.kernels.cpu.loader.native", lambda: built)
+    facts = doctor.operation_section().facts
+    assert {facts[name] for name in ("rms_norm", "qkv_prologue", "paged_attention", "normed_linear")} == {word}
+    assert facts["draw"] == "reference"

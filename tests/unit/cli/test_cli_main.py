@@ -50,11 +50,13 @@ def test_exit_codes_and_one_line(capsys):
     assert main(["--help"]) == 0
     assert main([]) == 2
     assert main(["version"]) == 0
+    assert main(["version", "two"]) == 2
     assert main(["servv"]) == 2
     assert main(["serve"]) == 2
     assert main(["bench", "throughputt"]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert errors == [
+        "octavo: unexpected argument 'two'",
         "octavo: unknown command 'servv'; did you mean serve?",
         "octavo: which model? octavo serve MODEL takes a folder, a .gguf file or a hub name",
         "octavo: unknown benchmark 'throughputt'; did you mean throughput?",

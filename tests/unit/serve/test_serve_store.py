@@ -87,8 +87,9 @@ async def test_a_usual_place_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         await kept.get("me", "a")
     kept.close()
-    with pytest.raises(ConfigError):
-        store(tmp_path / "file" / "r").open_now()
+    for path in (tmp_path / "file" / "r", tmp_path / ("r" * 300)):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            store(path).open_now()
 
 
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ def test_without_an_endpoint_nothing_is_imported() -> None:
     assert isinstance(make_tracer(None), NoTracer)
 
 
-@pytest.mark.parametrize("endpoint", ["grpc://collector:4317", "collector:4317", "http://"])
+@pytest.mark.parametrize(
+    "endpoint", ["grpc://collector:4317", "collector:4317", "http://", "http://[::1", "http://h:99999"]
+)
 def test_endpoints_that_cannot_be_used(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="OTLP over HTTP"):
         make_tracer(endpoint)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from text_kit import CORPUS, SPECIAL, TEXTS, gguf_metadata, sentencepiece_metadata, train_backend, write_folder
+from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import processors
 from transformers import AutoTokenizer
 
 from octavo.base.errors import ModelFileError, OctavoError, UnknownName
@@ -178,6 +178,14 @@ def test_load_tokenizer(folder: Path, backend: Backend) -> None:
     assert load_tokenizer(Files(gguf=Header(gguf_metadata(backend)))).templates
     with pytest.raises(ModelFileError, match="no tokenizer"):
         load_tokenizer(Files())
+
+
+def test_a_control_token_has_a_length(tmp_path: Path, backend: Backend) -> None:
+    backend = Backend.from_str(backend.to_str())
+    backend.add_special_tokens([AddedToken("x" * 100_000)])
+    write_folder(tmp_path, backend)
+    with pytest.raises(ModelFileError, match="control token of 100000 characters"):
+        load_tokenizer(Files(tokenizer_dir=tmp_path))
 
 
 def test_malformed_folders(tmp_path: Path, backend: Backend) -> None:

@@ -1,15 +1,19 @@
 """A GGUF file of a tiny model of each family must look exactly like the Hugging Face checkpoint it was made from."""
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from weights_support import FAMILIES, tiny_model, write_gguf
 
 from octavo.base.config import ModelConfig
-from octavo.base.errors import ModelFileError, UnknownName
+from octavo.base.errors import ConfigError, ModelFileError, UnknownName
 from octavo.models.registry import read_architecture
+from octavo.text.tokenizer import from_gguf
 from octavo.weights.facts import read_model
 from octavo.weights.gguf import read_gguf
 from octavo.weights.gguf_config import gguf_config
@@ -97,7 +101,6 @@ def test_quantised_rows_are_put_back_in_order(qtype: str, case: str, tmp_path: P
 
 def test_a_foreign_tensor_and_a_foreign_architecture_are_named(tmp_path: Path) -> None:
     import gguf as library
-    import numpy as np
 
     write_gguf(tmp_path / "tiny.gguf", "qwen2", tiny_model("qwen2"))
     file = read_gguf(tmp_path / "tiny.gguf")
@@ -113,6 +116,35 @@ def test_a_foreign_tensor_and_a_foreign_architecture_are_named(tmp_path: Path) -
     writer.close()
     with pytest.raises(UnknownName, match=r"GGUF architecture 'qwen22'; did you mean qwen2"):
         gguf_config(read_gguf(tmp_path / "odd.gguf"))
+
+
+KINDS = (
+    0,
+    -1,
+    1 << 40,
+    1.5,
+    float("nan"),
+    True,
+    "x",
+    "",
+    np.array([1, 2]),
+    np.array([0.5]),
+    np.array([], dtype=np.int64),
+)
+
+
+@pytest.mark.parametrize("case", ["qwen2", "llama3", "gemma3"])
+def test_a_value_of_another_kind_is_refused_or_of_no_consequence(case: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", case, tiny_model(case))
+    good = read_gguf(tmp_path / "tiny.gguf")
+    names = {*good.metadata, f"{good.metadata['general.architecture']}.rope.scaling.type"}
+    for name in names - {"general.architecture"}:
+        for value in KINDS:
+            file = replace(good, metadata={**good.metadata, name: value})
+            with suppress(ConfigError, ModelFileError):
+                read_architecture(gguf_config(file))
+            with suppress(ConfigError, ModelFileError):
+                from_gguf(file.metadata)
 
 
 def test_a_split_model_is_read_as_one(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def test_pointers_to_code_are_dropped(folder: Path) -> None:
         (b"\xff", "UTF-8"),
         (b"[" * 100_000, "not valid JSON"),
         (b'{"a": 1, "a": 2}', "'a' appears twice"),
+        (rb'{"a": "\ud83d\ude00 \ud800"}', "surrogates"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b" " * ((4 << 20) + 1), "longer than"),
         (b'{"architectures": ["LlamaForCausalLM"], "hidden_size": -1}', "hidden_size"),

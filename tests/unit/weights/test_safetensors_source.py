@@ -94,7 +94,16 @@ def test_shards_follow_the_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b.safetensors", ".safetensors", "x.bin", 7],
+    [
+        "../x.safetensors",
+        "/etc/x.safetensors",
+        "a/b.safetensors",
+        "a\\b.safetensors",
+        ".safetensors",
+        "x.bin",
+        7,
+        "x" * 300 + ".safetensors",
+    ],
 )
 def test_an_index_cannot_point_outside(name: object, tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
