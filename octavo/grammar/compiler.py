@@ -57,7 +57,7 @@ class Compiler:
             self._later.start()
 
     def _warm(self, name: str) -> None:
-        _ = self.table.by_bytes, self.table.single, self.table.moves
+        self.table.warm()
         self._backend(name).compile(Form("regex", "a"))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
