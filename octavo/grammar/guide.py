@@ -31,6 +31,7 @@ class Guide:
     ) -> None:
         """`limit`: tokens that the output may have; `ends`: ids that end it."""
         self.failure: str | None = None
+        self.param = spec.param  # the field that the constraint came in
         self._compiled = compiled
         self._vocabulary = vocabulary
         self._spec = spec
@@ -54,11 +55,6 @@ class Guide:
             self._schedule(limit)
 
     @property
-    def param(self) -> str:
-        """The field that the constraint came in."""
-        return self._spec.param
-
-    @property
     def shortest(self) -> int | None:
         """Tokens of the shortest output that was found, None if none was."""
         opening = self._opening()
@@ -67,9 +63,8 @@ class Guide:
     @property
     def is_whole(self) -> bool:
         """Whether the output fits the constraint as it stands."""
-        if self._free and not self._preface.is_open:
-            return self._preface.may_end
-        return self._matcher.is_accepting
+        before = self._free and not self._preface.is_open
+        return self._preface.may_end if before else self._matcher.is_accepting
 
     @property
     def matcher(self) -> Matcher | None:
@@ -78,11 +73,8 @@ class Guide:
 
     def fill(self, row: Words) -> None:
         """Write the mask of the next token."""
-        filled = True
-        if self._free:
-            row[:] = self._vocabulary.free_mask
-        else:
-            filled = self._matcher.fill(row)
+        row[:] = self._vocabulary.free_mask
+        filled = self._free or self._matcher.fill(row)
         self._vocabulary.clear_ends(row[None])
         self.let_end(row, filled)
 
@@ -171,10 +163,9 @@ class Guide:
         return self._stand_in()
 
     def _begin(self) -> None:
-        """The constraint has begun; a plan that led through thoughts once they had begun to open is none any more."""
         self._free = False
         if self._preface.is_opening and self._preface.marker():
-            self._plan = None
+            self._plan = None  # it led through the thoughts whose opening this looked like
 
     def _weigh_free(self, token: int) -> int:
         cost = self._preface.cost(token)
