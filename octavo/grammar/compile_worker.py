@@ -33,7 +33,7 @@ from octavo.grammar.frames import (
 )
 from octavo.grammar.workshop import TOO_LARGE, Workshop
 
-NICENESS = 10  # of a fork: a tenth of what the engine gets
+NICENESS = 10  # of a fork, beside the engine: a tenth of what that gets
 OWN_NICENESS = 5  # of this process, which has an engine to load, and whose pages a fork takes a while to share
 PLACES = 4  # that compute at once
 TURN_S = 0.05
@@ -185,7 +185,7 @@ class Yard:
             return
         try:
             _die_with_parent()
-            os.nice(NICENESS - os.nice(0))
+            os.nice(NICENESS - OWN_NICENESS)
             signal.setitimer(signal.ITIMER_PROF, CPU_S)
             signal.setitimer(signal.ITIMER_REAL, max(0.01, job.deadline_s + STARVED_S - time.monotonic()))
             write_all(writer, _answer(job, self._workshop.run(job)))

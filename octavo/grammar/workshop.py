@@ -34,7 +34,7 @@ class Workshop:
     def load(self, name: str) -> None:
         """Get an engine ready: what it builds once is not any constraint's cost. Raises Refused if it is not there."""
         self._backend(name)
-        address_space()
+        address_space()  # its imports
         try:
             self._try(Job(0, name), USUAL)
         except UserError:  # some other engine's
