@@ -36,6 +36,7 @@ class Form(Struct, frozen=True, array_like=True):
     whitespace_pattern: str | None = None
     hints: tuple[bytes, ...] = ()  # short texts that may close it: where a search for the shortest end looks first
     longest: int = 0  # bytes of the longest text that stands in it word for word
+    around: str = ""  # Lark rules that it stands within, as `answer`
 
 
 class Matcher(Protocol):

@@ -15,6 +15,7 @@ from msgspec import Struct
 from octavo.grammar.base import Backend, Form, Grammar, Matcher, Refused, Words
 from octavo.grammar.growth import FAR, costs_of_any, costs_of_json
 from octavo.grammar.rests import Rests, allowed, whole_rests
+from octavo.grammar.sample import sample
 from octavo.grammar.vocabulary import VocabularyTable
 
 CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
@@ -274,6 +275,10 @@ def example(backend: Backend, vocabulary: VocabularyTable, pattern: str) -> str 
         matcher = backend.compile(Form("regex", pattern)).matcher()
     except Refused:
         return None
+    text = sample(pattern)
+    known = None if text is None else vocabulary.greedy(text.encode("utf-8", "replace"))
+    if known and matcher.closes(known):
+        return text
     found = Closer(vocabulary).shortest(matcher)
     return None if found is None else vocabulary.text(found).decode("utf-8", "replace")
 

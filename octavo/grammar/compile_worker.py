@@ -33,8 +33,8 @@ from octavo.grammar.frames import (
 )
 from octavo.grammar.workshop import TOO_LARGE, Workshop
 
-NICENESS, LATER_NICENESS = 7, 10  # of a fork: a fifth of what the engine gets, then a tenth of it
-FIRST_S = 0.15  # until then; most are done by that time
+NICENESS = 10  # of a fork, beside the engine: a tenth of what that gets
+OWN_NICENESS = 5  # of this process, which has an engine to load, and whose pages a fork takes a while to share
 PLACES = 4  # that compute at once
 TURN_S = 0.05
 MOST = 16  # that are there at once; each may take up to Setup.memory_bytes
@@ -48,14 +48,13 @@ TOO_SLOW = "the constraint takes too long to compile"
 class Fork:
     """A constraint that is being tried."""
 
-    __slots__ = ("began", "data", "deadline_s", "ended", "job", "late", "pid", "stopped", "turns")
+    __slots__ = ("began", "data", "deadline_s", "ended", "job", "pid", "stopped", "turns")
 
     def __init__(self, job: Job, pid: int) -> None:
         self.job = job
         self.pid = pid
         self.data = b""
         self.ended = False  # by this process
-        self.late = False
         self.stopped = False
         self.turns = 0
         self.began = time.monotonic()
@@ -139,7 +138,6 @@ class Yard:
     def _patience(self) -> float | None:
         """Time until something is due, if nothing happens."""
         due = [fork.deadline_s for fork in self._forks.values() if not fork.ended]
-        due += [fork.began + FIRST_S for fork in self._forks.values() if not fork.late]
         if self._waiting:
             due += [self._waiting[0].deadline_s + STARVED_S, *(fork.began + WHILE_S for fork in self._forks.values())]
         if len(self._forks) > PLACES:
@@ -149,10 +147,6 @@ class Yard:
     def _arrange(self) -> None:
         """End those whose time is over, begin those that wait, and let all have their turns."""
         now = time.monotonic()
-        for fork in self._forks.values():
-            if not fork.late and now - fork.began >= FIRST_S:
-                fork.late = True
-                os.setpriority(os.PRIO_PROCESS, fork.pid, LATER_NICENESS)
         for fork in list(self._forks.values()):
             # One that a busy machine has given next to nothing is let go on.
             if now > fork.deadline_s and fork.cpu_s >= ENOUGH_CPU_S:
@@ -191,7 +185,7 @@ class Yard:
             return
         try:
             _die_with_parent()
-            os.nice(NICENESS)
+            os.nice(NICENESS - OWN_NICENESS)
             signal.setitimer(signal.ITIMER_PROF, CPU_S)
             signal.setitimer(signal.ITIMER_REAL, max(0.01, job.deadline_s + STARVED_S - time.monotonic()))
             write_all(writer, _answer(job, self._workshop.run(job)))
@@ -226,6 +220,7 @@ def main() -> int:
     """Until the stream ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
+    os.nice(OWN_NICENESS)
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break the frames
     try:

@@ -57,12 +57,12 @@ class Compiler:
             self._later.start()
 
     def _warm(self, name: str) -> None:
-        _ = self.table.by_bytes, self.table.single, self.table.moves
+        self.table.warm()
         self._backend(name).compile(Form("regex", "a"))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
         """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
-        key = replace(spec, after=(), finish_within_budget=True, min_tokens=0)
+        key = replace(spec, after=(), thoughts=None, finish_within_budget=True, min_tokens=0)
         known = self.cache.get(key)
         if known is not None:
             return _done(known)
@@ -120,7 +120,7 @@ class Compiler:
         assert form is not None
         grammar = self._backend(name).compile(form)
         size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
-        is_json, opening = form.kind == "json_schema", verdict.opening
+        is_json, opening = form.kind == "json_schema" and not form.around, verdict.opening
         closer = Closer(self.table, form.hints, is_json=is_json, longest=form.longest, opening=opening)
         return Compiled(grammar, closer, verdict.opening, size)
 

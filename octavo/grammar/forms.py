@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.grammar import lark
@@ -30,8 +31,8 @@ def check_shape(spec: GrammarSpec) -> None:
     """What is cheap to see: sizes, JSON, keywords. Raises UserError whose `param` is the place at fault."""
     if spec.kind in ("grammar", "structural_tag"):
         _check_markers(spec, spec.param)
-        if len(spec.source.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
-            raise UserError(f"{spec.param} may have at most {MAX_GRAMMAR_BYTES} bytes.", param=spec.param)
+        _check_size(spec.source, spec.param)
+        _check_size(spec.around, spec.param)
         if spec.kind == "structural_tag":
             _parsed(spec.source, spec.param)
     else:
@@ -43,8 +44,16 @@ def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_
 
     `search`: give hints for the search of a short end too, which takes a moment; `example` helps with patterns.
     """
-    param = spec.param
-    _check_markers(spec, param)
+    _check_markers(spec, spec.param)
+    form = _form(spec, spec.param, search, example)
+    if not spec.around:
+        return form
+    _check_size(spec.around, spec.param)
+    _refusing(check_grammar_ends, f'{spec.around}\nanswer: "a"\n', spec.param)
+    return replace(form, around=spec.around)
+
+
+def _form(spec: GrammarSpec, param: str, search: bool, example: Example) -> Form:
     if spec.whitespace_pattern is not None:
         check_pattern(spec.whitespace_pattern, f"{param}.whitespace_pattern")
     match spec.kind:
@@ -58,8 +67,7 @@ def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_
         case "choice":
             return _choice(spec.source, param)
         case "grammar":
-            if len(spec.source.encode()) > MAX_GRAMMAR_BYTES:
-                raise UserError(f"{param} may have at most {MAX_GRAMMAR_BYTES} bytes.", param=param)
+            _check_size(spec.source, param)
             if not spec.source.strip():
                 raise UserError(f"{param} must not be empty.", param=param)
             text = _refusing(lark.from_any, spec.source, param)
@@ -165,6 +173,16 @@ def _tag_hints(tag: Any) -> tuple[bytes, ...]:
     return (*ends, *found)
 
 
+def _check_size(source: str, param: str) -> None:
+    if len(source.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
+        raise UserError(f"{param} may have at most {MAX_GRAMMAR_BYTES} bytes.", param=param)
+
+
 def _check_markers(spec: GrammarSpec, param: str) -> None:
-    if len(spec.after) > MAX_MARKERS or any(not 0 < len(text) <= MAX_MARKER_CHARS for text in spec.after):
+    markers = list(spec.after)
+    if spec.thoughts is not None:
+        markers += [*spec.thoughts.closings, *filter(None, [spec.thoughts.opening])]
+        if not spec.thoughts.closings:
+            raise UserError(f"{param}: the thoughts before the constraint have no end.", param=param)
+    if len(markers) > 2 * MAX_MARKERS or any(not 0 < len(text) <= MAX_MARKER_CHARS for text in markers):
         raise UserError(f"{param}: a marker that starts the constraint is empty or too long.", param=param)

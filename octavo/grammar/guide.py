@@ -31,14 +31,15 @@ class Guide:
     ) -> None:
         """`limit`: tokens that the output may have; `ends`: ids that end it."""
         self.failure: str | None = None
+        self.param = spec.param  # the field that the constraint came in
         self._compiled = compiled
         self._vocabulary = vocabulary
         self._spec = spec
         self._matcher: Matcher = compiled.grammar.matcher()
         self._ends = ends
         self._limit = self._left = limit
-        self._preface = Preface(vocabulary, spec.after)
-        self._free = bool(spec.after)
+        self._preface = Preface(vocabulary, spec)
+        self._free = spec.thoughts is not None or bool(spec.after)
         self._costs = compiled.closer.costs
         self._moves = vocabulary.moves
         self._place, self._depth = START, 0  # in the text, as far as it is JSON, and brackets that are open
@@ -54,11 +55,6 @@ class Guide:
             self._schedule(limit)
 
     @property
-    def param(self) -> str:
-        """The field that the constraint came in."""
-        return self._spec.param
-
-    @property
     def shortest(self) -> int | None:
         """Tokens of the shortest output that was found, None if none was."""
         opening = self._opening()
@@ -67,32 +63,31 @@ class Guide:
     @property
     def is_whole(self) -> bool:
         """Whether the output fits the constraint as it stands."""
-        return self._spec.optional if self._free else self._matcher.is_accepting
+        before = self._free and not self._preface.is_open
+        return self._preface.may_end if before else self._matcher.is_accepting
 
     @property
     def matcher(self) -> Matcher | None:
-        """What says which tokens may come; None while any may."""
+        """What says which tokens may come; None before the constraint has begun."""
         return None if self._free else self._matcher
 
     def fill(self, row: Words) -> None:
         """Write the mask of the next token."""
-        filled = True
-        if self._free:
-            row[:] = self._vocabulary.free_mask
-        else:
-            filled = self._matcher.fill(row)
+        row[:] = self._vocabulary.free_mask
+        filled = self._free or self._matcher.fill(row)
         self._vocabulary.clear_ends(row[None])
         self.let_end(row, filled)
 
     def let_end(self, row: Words, filled: bool) -> None:
         """Set the ends of sequence where the output may end, in a mask in which they are off. `filled`: what the
         matcher said of the row."""
+        filled = filled and (not self._free or self._preface.confine(row, self._matcher))
         if not filled:
             self.failure = GAVE_UP
             row.fill(0)
         early = self._limit - self._left < self._spec.min_tokens
-        if self._free:
-            may_end = self._spec.optional and not early
+        if self._free and filled:
+            may_end = self.is_whole and not early
         else:
             whole = self.failure is not None or self._matcher.is_accepting
             empty = (early or not whole) and not row.any()
@@ -147,7 +142,10 @@ class Guide:
                 self._left -= 1
                 return token, False
             if self._free:
-                return self._weigh_free(token), False
+                if not self._preface.ends_before(token, self._matcher):
+                    return self._weigh_free(token), False
+                self._begin()
+                return (token, True) if self.affords(token) else self.weigh(token)
             if self._books(token):  # an end of sequence that is a token like others to it
                 return token, True
         cost, self._short = self._short, 0
@@ -164,25 +162,33 @@ class Guide:
         self._matcher, (self._place, self._depth) = matcher, self._before
         return self._stand_in()
 
+    def _begin(self) -> None:
+        self._free = False
+        if self._preface.is_opening and self._preface.marker():
+            self._plan = None  # it led through the thoughts whose opening this looked like
+
     def _weigh_free(self, token: int) -> int:
+        cost = self._preface.cost(token)
+        if self._preface.is_opening:  # it may turn out to be the constraint's
+            cost += self._costs.turns[START]
         self._left -= 1
-        self._spare -= 1
+        self._spare -= cost
         if self._spare < 0 and self._plan is None:  # it was let go while there was room to spare
             self._plan = self._opening()
             self._schedule(self._left + 1)
-            self._spare -= 1
+            self._spare -= cost
         if self._spare >= 0:
             self._keep(token)
             if not self._read(token):
                 self.failure = BROKEN
             return token
-        tail, matcher = self._preface.tail, self._matcher.copy()
+        state, matcher = self._preface.state, self._matcher.copy()
         if self._read(token) and (self._follows(token) or self._closes()):
             return token
         if self._plan is None:
             self._schedule(self._left)
             return token
-        self._free, self._preface.tail, self._matcher = True, tail, matcher
+        self._free, self._preface.state, self._matcher = True, state, matcher
         self._place, self._depth = START, 0
         return self._stand_in()
 
@@ -213,9 +219,10 @@ class Guide:
         if not self._plan:
             return min(self._ends, default=-1)
         token, self._plan = self._plan[0], self._plan[1:]
-        if self._free:
+        if self._free and not self._preface.ends_before(token, self._matcher):
             stands = self._read(token)
         else:
+            self._begin()
             self._walk(token)
             stands = self._matcher.accept(token)
         if not stands:
@@ -286,9 +293,12 @@ class Guide:
         return None if marker is None else marker + opening
 
     def _read(self, token: int) -> bool:
-        """Go on by a token of the free text; what stands behind a marker within it, but whitespace, is the
+        """Go on by a token before the constraint; what stands behind a marker within it, but whitespace, is the
         constraint's."""
-        rest = self._preface.read(token)
+        opening = self._preface.is_opening
+        rest = self._preface.read(token, opening and self._matcher.accept(token))
+        if opening and not self._preface.is_open:
+            self._matcher = self._compiled.grammar.matcher()
         if rest is None:
             return True
         self._free = False

@@ -104,7 +104,7 @@ class _Writer:
         pattern = node.get("pattern")
         if not isinstance(pattern, str) or not pattern:
             raise Refused("has a regex without a pattern")
-        return self._rule(_slashed(pattern), prefix="T")
+        return self._rule(slashed(pattern), prefix="T")
 
     def _grammar(self, node: dict[str, Any], end: str, depth: int) -> str:
         del end, depth
@@ -252,7 +252,8 @@ def _without_head(node: dict[str, Any], head: str) -> dict[str, Any]:
     return {**node, "begin": node["begin"][len(head) :]}
 
 
-def _slashed(pattern: str) -> str:
+def slashed(pattern: str) -> str:
+    """A regular expression as a terminal."""
     from llguidance import regex_to_lark
 
     return f"/{regex_to_lark(pattern)}/"

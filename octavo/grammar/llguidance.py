@@ -18,6 +18,7 @@ MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how l
 MAX_THREADS = 16
 ALONE = 48  # matchers, times the threads, that one of them has done sooner than all would begin
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
+STRICT = {"lenient": False, "coerce_one_of": False}
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(
     max_items_in_row=6_000,  # four for each property that may come next
@@ -184,26 +185,41 @@ def _address(array: Words) -> int:
 
 
 def _source(form: Form, vocabulary: VocabularyTable) -> str:
-    match form.kind:
-        case "json_schema":
-            options: dict[str, Any] = {"lenient": False, "coerce_one_of": False}
-            if form.whitespace_pattern is not None:
-                options["whitespace_pattern"] = form.whitespace_pattern
-            elif form.any_whitespace:
-                options["whitespace_pattern"] = WHITESPACE
-            else:
-                options["whitespace_flexible"] = False
-            return str(LLMatcher.grammar_from_json_schema(form.text, overrides=options))  # type: ignore[arg-type]
-        case "regex":
-            return str(LLMatcher.grammar_from_regex(form.text))
-        case "choice":
-            texts = msgspec.json.decode(form.text, type=list[str])
-            return str(LLMatcher.grammar_from_lark("start: " + " | ".join(map(lark.quote, texts))))
-        case "structural_tag":
-            names = {name.decode("utf-8", "replace"): token for name, token in vocabulary.by_name.items()}
-            return str(LLMatcher.grammar_from_lark(lark.from_tag(msgspec.json.decode(form.text), names)))
-        case "lark":
-            return str(LLMatcher.grammar_from_lark(form.text))
+    if form.around:
+        rules = f"%llguidance {{}}\n{form.around}\nanswer: {_rule(form, vocabulary)}\n"
+        return str(LLMatcher.grammar_from_lark(rules))
+    if form.kind == "json_schema":
+        options: Any = {**STRICT, **_whitespace(form)}
+        return str(LLMatcher.grammar_from_json_schema(form.text, overrides=options))
+    if form.kind == "regex":
+        return str(LLMatcher.grammar_from_regex(form.text))
+    return str(LLMatcher.grammar_from_lark(_lark(form, vocabulary)))
+
+
+def _whitespace(form: Form) -> dict[str, Any]:
+    if form.whitespace_pattern is not None:
+        return {"whitespace_pattern": form.whitespace_pattern}
+    return {"whitespace_pattern": WHITESPACE} if form.any_whitespace else {"whitespace_flexible": False}
+
+
+def _lark(form: Form, vocabulary: VocabularyTable) -> str:
+    """A whole grammar."""
+    if form.kind == "choice":
+        return "start: " + " | ".join(map(lark.quote, msgspec.json.decode(form.text, type=list[str])))
+    if form.kind == "structural_tag":
+        names = {name.decode("utf-8", "replace"): token for name, token in vocabulary.by_name.items()}
+        return lark.from_tag(msgspec.json.decode(form.text), names)
+    return form.text
+
+
+def _rule(form: Form, vocabulary: VocabularyTable) -> str:
+    """The right-hand side of a rule in a grammar of more."""
+    if form.kind == "json_schema":
+        schema = msgspec.json.decode(form.text)
+        return "%json " + msgspec.json.encode({**schema, "x-guidance": {**STRICT, **_whitespace(form)}}).decode()
+    if form.kind == "regex":
+        return lark.slashed(form.text)
+    return f"%lark {{\n{_lark(form, vocabulary)}\n}}"
 
 
 def _plain(reason: str) -> str:

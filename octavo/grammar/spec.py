@@ -22,6 +22,18 @@ MAX_MARKERS = 8
 MAX_MARKER_CHARS = 128
 
 
+class Thoughts(Struct, frozen=True, array_like=True):
+    """Free text before all else. What follows begins behind the first of `closings`, but for at most two ends of lines.
+
+    A text is a special token of the vocabulary or plain characters. With an `opening`, thoughts come only if the output
+    begins with it: what follows them may begin at once instead. Without one the prompt has opened them.
+    """
+
+    closings: tuple[str, ...]
+    opening: str = ""
+    most: int | None = None  # tokens of thoughts, behind which the first of `closings` has to come
+
+
 class GrammarSpec(Struct, frozen=True, array_like=True):
     """One constraint.
 
@@ -39,6 +51,8 @@ class GrammarSpec(Struct, frozen=True, array_like=True):
     # The constraint holds from behind the first of these texts on; what comes before is free. Empty: from the start.
     # A text is a special token of the vocabulary (``</think>``) or plain characters, however they are cut in tokens.
     after: tuple[str, ...] = ()
+    thoughts: Thoughts | None = None  # what goes before the constraint, and before what `after` waits for
+    around: str = ""  # Lark rules that the constraint stands within, under the name `answer`; from `start` on
     finish_within_budget: bool = True  # with the tokens nearly spent, steer to the shortest valid end
     min_tokens: int = 0  # no end before this many tokens unless nothing else is left to say
     param: str = "structured_outputs"  # the field that the caller gave it in, for errors

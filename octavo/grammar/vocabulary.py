@@ -10,6 +10,9 @@ import numpy.typing as npt
 from octavo.base.wire import Vocabulary
 from octavo.grammar.growth import move_table
 
+HEAD = 3  # bytes by which tokens are looked up
+MOST_BYTES = 64  # of a token that a text is cut in
+
 
 class VocabularyTable:
     """Bytes of each token, padded to the width of the model's logits.
@@ -25,6 +28,10 @@ class VocabularyTable:
         self.words = -(-width // 32)
         self.ends = tuple(token for token in wire.ends if 0 <= token < width)
         self.special = tuple(sorted({token for token in wire.special if 0 <= token < width} | set(self.ends)))
+
+    def warm(self) -> None:
+        """Work out now what is needed once."""
+        _ = self.single, self.moves, self.free_mask, self.by_name, self._lengths
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
@@ -82,19 +89,29 @@ class VocabularyTable:
             row[token >> 5] |= bit if bit < 1 << 31 else -(1 << 31)
 
     @cached_property
-    def _longest(self) -> int:
-        return min(64, max(map(len, self.by_bytes), default=1))
+    def _lengths(self) -> dict[bytes, tuple[int, ...]]:
+        """How many bytes the tokens have that begin with these HEAD, the most first."""
+        found: dict[bytes, set[int]] = {}
+        for text in self.by_bytes:
+            if HEAD <= len(text) <= MOST_BYTES:
+                found.setdefault(text[:HEAD], set()).add(len(text))
+        shared: dict[frozenset[int], tuple[int, ...]] = {}
+        return {
+            head: shared.setdefault(frozenset(lengths), tuple(sorted(lengths, reverse=True)))
+            for head, lengths in found.items()
+        }
 
     def greedy(self, text: bytes) -> list[int] | None:
         """Tokens of `text`, the longest first at each place; None if some byte has no token."""
-        table, longest = self.by_bytes, self._longest
+        table, lengths = self.by_bytes, self._lengths
         tokens, at = [], 0
         while at < len(text):
-            for length in range(min(longest, len(text) - at), 0, -1):
-                token = table.get(text[at : at + length])
+            for length in (*lengths.get(text[at : at + HEAD], ()), *range(HEAD - 1, 0, -1)):
+                part = text[at : at + length]
+                token = table.get(part)
                 if token is not None:
                     tokens.append(token)
-                    at += length
+                    at += len(part)
                     break
             else:
                 return None

@@ -14,6 +14,12 @@ from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
 
 WALKS, STEPS = 8, 48
+USUAL = GrammarSpec(  # what most constraints need is imported and compiled for it
+    "json_schema",
+    """{"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-c]{2}$"}, "b": {"type": "integer",
+    "minimum": 1}, "c": {"enum": ["d", null]}, "e": {"type": "array", "items": {"type": "string", "format": "date"}}},
+    "required": ["a", "b"]}""",
+)
 TOO_LARGE = "the constraint takes too much memory to compile"
 
 
@@ -27,8 +33,12 @@ class Workshop:
 
     def load(self, name: str) -> None:
         """Get an engine ready: what it builds once is not any constraint's cost. Raises Refused if it is not there."""
-        matcher = self._backend(name).compile(Form("regex", "a")).matcher()
-        Closer(self._table).shortest(matcher)
+        self._backend(name)
+        address_space()  # its imports
+        try:
+            self._try(Job(0, name), USUAL)
+        except UserError:  # some other engine's
+            self._backend(name).compile(Form("regex", "a"))
 
     def run(self, job: Job) -> Verdict:
         """The verdict on `job.spec`. Raises nothing that a constraint can cause."""
@@ -89,12 +99,21 @@ class Workshop:
         return self._backends[name]
 
 
+def address_space() -> int | None:
+    """Its bytes; None where the system does not say."""
+    import resource
+
+    if not os.path.exists("/proc/self/statm"):
+        return None
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
 def limit_memory(more: int) -> None:
     """Let the address space grow by `more` bytes and no further."""
     import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if os.path.exists("/proc/self/statm"):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            soft = int(file.read().split()[0]) * resource.getpagesize() + more
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    known = address_space()
+    if known is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (known + more, hard))

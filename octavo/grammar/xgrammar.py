@@ -78,7 +78,7 @@ class XGrammar:
         return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def refusal(self, form: Form) -> str | None:
-        if form.kind in ("lark", "structural_tag"):
+        if form.around or form.kind in ("lark", "structural_tag"):
             return "grammars are not for xgrammar"
         if form.kind == "json_schema":
             if form.whitespace_pattern is not None:

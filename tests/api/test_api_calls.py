@@ -154,7 +154,11 @@ def test_constraints_travel(talk: Live) -> None:
     }
     assert '\\"now\\"' not in spec(talk, tool_choice=allowed).source
     both = spec(talk, response_format={"type": "json_object"})
-    assert "answer" in both.source
+    assert both.kind == "json_object"
+    assert "answer" in both.around
+    regex = spec(talk, structured_outputs={"regex": "a+"})
+    assert (regex.kind, regex.source) == ("regex", "a+")
+    assert "answer" in regex.around
     strict = [{"type": "function", "function": {**TOOLS[1]["function"], "strict": True}}]
     says(talk, "x")
     talk.chat(tools=strict, max_tokens=5)
@@ -170,14 +174,32 @@ def test_constraints_travel(talk: Live) -> None:
         ({"tool_choice": {"type": "function"}, "tools": TOOLS}, "tool_choice.function.name"),
         ({"tool_choice": {"type": "allowed_tools"}, "tools": TOOLS}, "tool_choice.allowed_tools"),
         ({"thinking_token_budget": -5}, "thinking_token_budget"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget"),
-        ({"tools": TOOLS, "structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(talk: Live, fields: dict[str, Any], param: str) -> None:
     answer = talk.chat(max_tokens=5, **fields)
     assert answer.status == 400
     assert answer.error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("regex", "a+"), ("choice", ["a", "b"]), ("grammar", 'start: "a"'), ("json", {"type": "integer"})],
+)
+def test_a_bound_of_thoughts_goes_with_every_constraint(talk: Live, kind: str, value: Any) -> None:
+    says(talk, "<think>Hm.</think>a")
+    body = {"structured_outputs": {kind: value}, "max_tokens": 50}
+    whole = talk.chat(thinking_token_budget=5, **body)
+    assert whole.status == 200
+    thoughts = decode_spec(talk.engine.requests[-1].riders[RIDER]).thoughts
+    assert thoughts is not None
+    assert (thoughts.closings, thoughts.opening, thoughts.most) == (("</think>",), "<think>", 5)
+    message = whole.json["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ("a", "Hm.")
+    assert talk.chat(**body).status == 200
+    free = decode_spec(talk.engine.requests[-1].riders[RIDER]).thoughts
+    assert free is not None
+    assert free.most is None
 
 
 def test_no_dialect_no_promise(live: Live) -> None:

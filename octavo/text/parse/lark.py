@@ -54,6 +54,10 @@ class Terms:
         """A mark: its token where it has one, else its characters."""
         return f"<[{self._ids[text]}]>" if text in self._ids else quoted(text)
 
+    def anything(self) -> str:
+        """Any tokens but the end."""
+        return f"(<[^{','.join(map(str, self._ends))}]>)*" if self._ends else "/(.|\\n)*/"
+
     def tokens_before(self, text: str, most: int) -> str:
         """At most so many tokens that are neither the mark, which has a token, nor the end."""
         excluded = ",".join(map(str, sorted({self._ids[text], *self._ends})))

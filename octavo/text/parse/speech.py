@@ -5,17 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from octavo.base.errors import UserError
-from octavo.grammar.forms import check_shape
 from octavo.grammar.spec import GrammarSpec
 from octavo.text.parse.base import Choice, ToolSchemas
 from octavo.text.parse.constrain import (
     Channels,
-    answer_behind,
     answer_in_channel,
     answer_or_calls,
+    behind,
     budget_grammar,
     calls_grammar,
     channel_budget,
@@ -133,23 +131,20 @@ class Speech:
                 param="thinking_token_budget",
                 code="unsupported_parameter",
             )
-        if answer is not None:
-            check_shape(answer)  # before it becomes a part of a grammar
         if choice is not None and choice.mode == "auto" and answer is not None:
-            return answer_or_calls(self._calls, schemas, choice, answer, thoughts, opened, budget, self._terms)
+            spec = answer_or_calls(self._calls, schemas, choice, answer, self._terms.within(budget))
+            return behind(spec, thoughts, opened, budget)
         if choice is not None and (choice.mode == "required" or choice.strict):
             return calls_grammar(self._calls, schemas, choice, thoughts, opened, budget, self._terms)
         if answer is not None and self._whole is not None:
             return answer_in_channel(self._whole, answer, self._terms.within(budget))
-        if answer is not None and budget is not None and thoughts is not None:
-            return answer_behind(thoughts, opened, budget, answer, self._terms)
+        if answer is not None:
+            return behind(answer, thoughts, opened, budget)
         if budget is not None and channels is not None:
             return channel_budget(channels, budget, self._terms)
         if budget is not None and thoughts is not None:
             return budget_grammar(thoughts, opened, budget, self._terms)
-        if answer is not None and opened and not answer.after and thoughts is not None:
-            return replace(answer, after=thoughts.closings)
-        return answer
+        return None
 
 
 def _chosen(registry: Any, name: str, template: str, specials: Mapping[str, int]) -> str | None:

@@ -17,7 +17,10 @@ EOS, THINK_END = 256, 257
 WIDTH = 300
 _WORDS = [b'{"', b'":', b'",', b'"}', b"[]", b"{}", b"}}", b"]]", b"[[", b"null", b"true", b"false", b"  ", b"\n\n"]
 _WORDS += [b"hello", b"name", b"age", b"12", b"0.", b'":"', b'[{"', b", ", b": ", b'"}]}', b"ab", b"abc", b"bc"]
-WIRE = Vocabulary([*(bytes([i]) for i in range(256)), b"<|eos|>", b"</think>", *_WORDS], [EOS, THINK_END], [EOS])
+THINK = 258 + len(_WORDS)
+WIRE = Vocabulary(
+    [*(bytes([i]) for i in range(256)), b"<|eos|>", b"</think>", *_WORDS, b"<think>"], [EOS, THINK_END, THINK], [EOS]
+)
 TABLE = VocabularyTable(WIRE, WIDTH)
 ENGINE = LLGuidance(TABLE)
 
@@ -112,6 +115,14 @@ def wander(spec, limit, rng, shared=None):
         assert guide.failure is None
         out.append(token)
     return out
+
+
+def parted(tokens):
+    """Thoughts in tokens, None without any, and the text behind them without the ends of lines between."""
+    if THINK_END not in tokens:
+        return None, text_of(tokens)
+    place = tokens.index(THINK_END)
+    return tokens[:place], text_of(tokens[place + 1 :]).lstrip(b"\n")
 
 
 def text_of(tokens):

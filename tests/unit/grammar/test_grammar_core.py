@@ -1,18 +1,20 @@
 """Structured output in the engine's loop: the schedule changes nothing, neighbours do not notice, nothing stays."""
 
 import json
+import re
 import time
 from types import SimpleNamespace
 
 import jsonschema
 import pytest
-from grammar_kit import EOS, SCHEMAS, WIDTH, WIRE, json_spec, text_of
+from grammar_kit import EOS, SCHEMAS, THINK, WIDTH, WIRE, json_spec, parted, text_of
+from msgspec.structs import replace
 
 from octavo.base.specs import KVLayout, KVSpec, group_layers
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
-from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec
+from octavo.grammar.spec import RIDER, GrammarSpec, Thoughts, decode_spec, encode_spec
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor, expected_tokens, fold_model
@@ -113,13 +115,7 @@ def test_every_output_is_whole_and_the_schedule_changes_nothing(seats):
     results = run(make_core(seats()), wanted)
     check(wanted, results)
     assert {results[one.id][1].finish for one in wanted if RIDER in one.riders} == {"stop", "length"}
-    for options in (
-        {"depth": 2},
-        {"max_tokens": 9, "depth": 2},
-        {"num_blocks": 40},
-        {"num_blocks": 40, "depth": 3},
-        {"max_seqs": 2},
-    ):
+    for options in SCHEDULES:
         core = make_core(seats(), **options)
         again = run(core, wanted)
         assert {name: result[0] for name, result in again.items()} == {
@@ -129,6 +125,55 @@ def test_every_output_is_whole_and_the_schedule_changes_nothing(seats):
         assert core.stats.preemptions > 0 or "num_blocks" not in options
     assert not core._seat._guides
     assert not core._seat._sampled
+
+
+def thinking():
+    """Constraints of all kinds behind thoughts, bounded or not, opened by the prompt or by themselves."""
+    forms = [
+        json_spec(SCHEMAS[0]),
+        GrammarSpec("regex", "[a-c]{2,9}", finish_within_budget=False),
+        GrammarSpec("choice", json.dumps(["abcabc", "hello", "12name"])),
+        GrammarSpec("grammar", 'root ::= "a" root | "b"'),
+    ]
+    made = []
+    for i in range(16):
+        thoughts = Thoughts(("</think>",), "<think>" if i % 2 else "", (None, 4, 11)[i % 3])
+        spec = replace(forms[i % 4], thoughts=thoughts)
+        made.append(request(f"t{i}", spec, prompt=[*range(i % 5, 20)], seed=i, max_tokens=40 + i, logprobs=i % 4 - 1))
+    return made
+
+
+def test_thoughts_before_every_form_are_cut_at_their_bound_whatever_the_schedule(seats):
+    wanted = thinking()
+    results = run(make_core(seats()), wanted)
+    thought = 0
+    for one in wanted:
+        tokens, last, scores = results[one.id]
+        spec = decode_spec(one.riders[RIDER])
+        said, text = parted([token for token in tokens if token != EOS])
+        opened = not spec.thoughts.opening or tokens[0] == THINK
+        if opened and said is None:
+            assert (spec.thoughts.most, spec.kind, last.finish) == (None, "regex", "length")  # thoughts without an end
+            continue
+        if spec.thoughts.most is not None and said is not None:
+            assert len(said) <= spec.thoughts.most + bool(spec.thoughts.opening)
+        thought += said is not None
+        assert (said is None) == (not opened)
+        if spec.kind == "json_schema":
+            jsonschema.validate(json.loads(text), SCHEMAS[0])
+        else:
+            pattern = {"regex": "[a-c]{2,9}", "choice": "abcabc|hello|12name", "grammar": "a*b"}[spec.kind]
+            assert re.fullmatch(pattern, text.decode())
+        if one.sampling.logprobs >= 0:
+            assert [score.token for score in scores] == tokens
+    assert thought >= len(wanted) // 2
+    for options in SCHEDULES:
+        core = make_core(seats(), **options)
+        again = run(core, wanted)
+        assert {name: result[0] for name, result in again.items()} == {
+            name: result[0] for name, result in results.items()
+        }, options
+        assert core.stats.preemptions > 0 or "num_blocks" not in options
 
 
 def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in(seats):

@@ -1,6 +1,8 @@
 """Outputs that end by length are whole: over schemas, limits and seeds, with a model that draws at random."""
 
+import itertools
 import json
+import re
 
 import jsonschema
 import numpy as np
@@ -8,11 +10,12 @@ import pytest
 from grammar_kit import EOS, SCHEMAS, TABLE, THINK_END, bits, compiled, json_spec, text_of, wander
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.grammar.closing import Closer
 from octavo.grammar.guide import Guide
-from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.spec import GrammarSpec, Thoughts
 
 
 def sized(kind, low_key, high_key, lows, more, **extra):
@@ -198,3 +201,38 @@ def test_an_engine_that_gives_up_ends_its_own_request():
     guide.fill(row)
     assert bits(row) == {EOS}
     assert guide.failure
+
+
+FORMS = {
+    "json": (json_spec(SCHEMAS[1]), lambda text: jsonschema.validate(json.loads(text), SCHEMAS[1])),
+    "regex": (GrammarSpec("regex", "[a-c]{2,40}x"), lambda text: re.fullmatch(rb"[a-c]{2,40}x", text)[0]),
+    "choice": (GrammarSpec("choice", '["abcabc", "hello"]'), [b"abcabc", b"hello"].index),
+    "lark": (GrammarSpec("grammar", 'start: "(" start ")" | "x"'), lambda text: re.fullmatch(rb"\(*x\)*", text)[0]),
+    "gbnf": (GrammarSpec("grammar", 'root ::= "a" root | "b"'), lambda text: re.fullmatch(rb"a*b", text)[0]),
+}
+
+
+@pytest.mark.parametrize("marks", [("", "</think>"), ("<think>", "</think>"), ("Hm", "END:"), ("(a", "END:")])
+@pytest.mark.parametrize("form", FORMS)
+def test_thoughts_have_their_bound_and_every_form_behind_them_is_whole(form, marks):
+    """Whatever the limit, the bound, and whether thoughts are opened by the prompt, by a token or by words."""
+    spec, holds = FORMS[form]
+    opening, closing = marks
+    shared, thought = compiled(spec), 0
+    for number, (most, limit) in enumerate(itertools.product((0, 3, 12, None), (24, 40, 90))):
+        for seed in range(4):
+            rng = np.random.default_rng([number, seed])
+            asked = replace(spec, thoughts=Thoughts((closing,), opening, most), finish_within_budget=True)
+            tokens = wander(asked, limit, rng, shared)
+            assert tokens is not None
+            text = text_of(tokens)
+            begun = not opening or text.startswith(opening.encode())
+            _, mark, after = text.partition(closing.encode())
+            assert begun == bool(mark), text
+            holds(after.lstrip(b"\n") if mark else text)
+            if mark and most is not None:
+                said = next(n for n in range(limit + 1) if closing.encode() in text_of(tokens[:n]))
+                marks_tokens = 1 + bool(opening) if closing == "</think>" else len(opening) + len(closing)
+                assert said <= most + marks_tokens
+            thought += bool(mark)
+    assert thought

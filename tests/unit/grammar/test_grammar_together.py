@@ -11,7 +11,7 @@ from octavo.base.errors import UserError
 from octavo.grammar import together
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import BACKENDS
-from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.spec import GrammarSpec, Thoughts
 
 ENGINES = [name for name in BACKENDS.names() if find_spec(name) is not None]
 FORMS = [
@@ -19,7 +19,18 @@ FORMS = [
     *(json_spec(schema, min_tokens=11) for schema in SCHEMAS[:3]),
     *(json_spec(schema, finish_within_budget=False) for schema in SCHEMAS[:3]),
     *(json_spec(SCHEMAS[1], after=(marker,)) for marker in ("</think>", "END:")),
-    json_spec(SCHEMAS[0], after=("</think>",), optional=True, min_tokens=5),
+    json_spec(SCHEMAS[0], after=("</think>",), optional=True, min_tokens=5, finish_within_budget=False),
+    *(json_spec(SCHEMAS[1], thoughts=Thoughts(("</think>",), opening, 9)) for opening in ("", "<think>", "Hm")),
+    json_spec(SCHEMAS[0], thoughts=Thoughts(("END:",), "", 5)),
+    json_spec(
+        SCHEMAS[0],
+        thoughts=Thoughts(("</think>",), "<think>", 3),
+        after=("END:",),
+        optional=True,
+        finish_within_budget=False,
+    ),
+    GrammarSpec("regex", "[a-c]{2,40}x?", thoughts=Thoughts(("</think>",), "ab", 4)),
+    GrammarSpec("choice", json.dumps(["abcabc", "hello", "h", "12name"]), thoughts=Thoughts(("</think>",))),
     GrammarSpec("regex", "[a-c]{2,40}x?", finish_within_budget=False, min_tokens=6),
     GrammarSpec("regex", "(ab|hello|[0-9]+,)*end"),
     GrammarSpec("choice", json.dumps(["abcabc", "hello", "h", "12name"])),
@@ -54,7 +65,7 @@ def pairs(shared, limit):
 def draw(row, free, dice):
     """A token of the mask. One that is free seldom comes to its marker by itself."""
     may = bits(row)
-    if free and dice.random() < 0.05:
+    if free and THINK_END in may and dice.random() < 0.05:
         return THINK_END
     plain = sorted(may - {EOS}) if dice.random() < 0.9 else sorted(may)
     return int(dice.choice(plain or sorted(may)))

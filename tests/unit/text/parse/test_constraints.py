@@ -2,26 +2,29 @@
 
 import json
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from parse_kit import Said, tool
 from test_golden import WRITERS
 
-from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
+from octavo.grammar.closing import Closer, Compiled
 from octavo.grammar.forms import check_spec
+from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
-from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.spec import GrammarSpec, Thoughts
 from octavo.grammar.vocabulary import VocabularyTable
 from octavo.text.parse.base import Choice, ToolSchemas
 from octavo.text.parse.constrain import (
-    answer_behind,
     answer_in_channel,
     answer_or_calls,
+    behind,
     budget_grammar,
     calls_grammar,
     channel_budget,
@@ -66,28 +69,55 @@ def tails(ids: dict[str, int]) -> list[list[int]]:
     return [[ids[text]] if text in ids else list(text.encode()) for text in texts]
 
 
+def begun(name: str, special: bool, spec: GrammarSpec) -> Guide:
+    _, engine = kit(name, special)
+    table = engine._vocabulary
+    spec = replace(spec, finish_within_budget=False)
+    return Guide(
+        Compiled(engine.compile(check_spec(spec)), Closer(table), None, 0), spec, table, frozenset({EOS}), 9999
+    )
+
+
+def allowed(guide: Guide) -> list[int]:
+    row = np.zeros(guide._vocabulary.words, dtype=np.int32)
+    guide.fill(row)
+    assert guide.failure is None
+    return np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+
+
+def says(guide: Guide, tokens: Sequence[int]) -> int:
+    """How many of the tokens the guide lets come, one after the other."""
+    for number, token in enumerate(tokens):
+        if token not in allowed(guide):
+            return number
+        assert guide.take(token) == token
+    return len(tokens)
+
+
+def fits(name: str, spec: GrammarSpec, tokens: Sequence[int], *, whole: bool = True) -> bool:
+    """Whether an output may be these tokens; with `whole`, and nothing more."""
+    guide = begun(name, True, spec)
+    return says(guide, tokens) == len(tokens) and (not whole or EOS in allowed(guide))
+
+
 def walk(name: str, special: bool, spec: GrammarSpec, seed: int, prefix: str = "") -> str:
     """A text that the spec allows, made token by token from the masks."""
-    ids, engine = kit(name, special)
-    state = engine.compile(check_spec(spec)).matcher()
+    ids, _ = kit(name, special)
+    guide = begun(name, special, spec)
     chance = random.Random(seed)
-    row = np.zeros(engine._vocabulary.words, dtype=np.int32)
     line: list[int] = []
     names = {token: mark for mark, token in ids.items()}
     for _ in range(3000):
         if chance.random() < 0.3:
             tail = chance.choice(tails(ids))
-            if state.push(tail):
-                line += tail
-                continue
-        assert state.fill(row)
-        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
-        if EOS in allowed and (len(allowed) == 1 or chance.random() < 0.4):
+            line += tail[: says(guide, tail)]
+        may = allowed(guide)
+        if EOS in may and (len(may) == 1 or chance.random() < 0.4):
             text = b"".join(names[token].encode() if token in names else bytes([token]) for token in line)
             return prefix + text.decode("utf-8", "replace")
-        liked = [token for token in allowed if token in LIKED or token > EOS] or [t for t in allowed if t != EOS]
+        liked = [token for token in may if token in LIKED or token > EOS] or [t for t in may if t != EOS]
         token = chance.choice(liked)
-        assert state.accept(token)
+        assert guide.take(token) == token
         line.append(token)
     raise AssertionError("no end: " + repr(bytes(token for token in line if token < 256)[-80:]))
 
@@ -151,7 +181,8 @@ def test_auto_holds_behind_the_opening_mark(name: str) -> None:
     if spec.after:
         mark = next((each for each in spec.after if each in kit(name, True)[0]), spec.after[0])
         before = "<|channel|>commentary" if name == "openai" else "Well. "
-        said = read(name, walk(name, True, spec, 1, prefix=before + mark))
+        behind_mark = replace(spec, after=(), optional=False)
+        said = read(name, walk(name, True, behind_mark, 1, prefix=before + mark))
         check(said, ("find", "now"))
     else:  # bare dialects: the grammar holds from the start and lets plain text pass
         compiled = kit(name, True)[1].compile(check_spec(spec))
@@ -166,9 +197,7 @@ def test_thoughts_go_before_calls(opened: bool, budget: int | None) -> None:
     thoughts = reasoning_parser("qwen3")
     choice = Choice("required", ("now",), False)
     spec = spec_of("hermes", True, choice, thoughts=thoughts, opened=opened, budget=budget)
-    if opened and budget is None:
-        assert spec.after == ("</think>",)
-        return
+    assert spec.thoughts == Thoughts(("</think>",), "" if opened else "<think>", budget)
     thought = 0
     for seed in range(8):
         text = walk("hermes", True, spec, seed)
@@ -183,15 +212,12 @@ def test_thoughts_go_before_calls(opened: bool, budget: int | None) -> None:
 
 
 def test_budget_alone() -> None:
-    ids, engine = kit("hermes", True)
+    ids, _ = kit("hermes", True)
     spec = budget_grammar(reasoning_parser("qwen3"), True, 3, Terms(ids, [EOS]))
-    state = engine.compile(check_spec(spec)).matcher()
     end = ids["</think>"]
-    assert engine.compile(check_spec(spec)).matcher().push([97, end, 98])
-    assert state.push([97, 97, 97])
-    assert not state.copy().push([97])
-    assert state.push([end, 10, 98, 99])
-    assert state.is_accepting
+    assert fits("hermes", spec, [97, end, 98])
+    assert not fits("hermes", spec, [97, 97, 97, 97], whole=False)
+    assert fits("hermes", spec, [97, 97, 97, end, 10, 98, ids["<tool_call>"], 99])
 
 
 def test_large_tools_make_small_grammars() -> None:
@@ -227,24 +253,20 @@ def test_bounds_of_plain_text(name: str) -> None:
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_budget_before_calls_that_may_come(special: bool, opened: bool) -> None:
     """Strict tools with auto: free text, in which a call once begun must fit, behind bounded thoughts."""
-    ids, engine = kit("hermes", True)
+    ids, _ = kit("hermes", True)
     ids = ids if special else {"</think>": ids["</think>"], "<think>": ids["<think>"]}
     choice = Choice("auto", ("now",), strict=True)
     thoughts = reasoning_parser("qwen3")
     spec = calls_grammar(tool_parser("hermes"), SCHEMAS, choice, thoughts, opened, 3, Terms(ids, [EOS]))
-    start = engine.compile(check_spec(spec)).matcher()
     mark = [ids["<tool_call>"]] if special else list(b"<tool_call>")
     close = [ids["</tool_call>"]] if special else list(b"</tool_call>")
     before = [97, 97, 97, ids["</think>"]] if opened else [ids["<think>"], 97, ids["</think>"]]
-    assert not start.copy().push([97] * 4 if opened else [ids["<think>"], 97, 97, 97, 97])
+    assert not fits("hermes", spec, [97] * 4 if opened else [ids["<think>"], 97, 97, 97, 97], whole=False)
     for head in (before, [] if not opened else before):
-        said = start.copy()
-        assert said.push([*head, *b"Well <b>"])
-        assert said.is_accepting
-        call = said.copy()
-        assert call.push([*mark, *b'\n{"name": "now", "arguments": {}}\n', *close])
-        assert call.is_accepting
-        assert not said.copy().push([*mark, *b'\n{"name": "other"'])
+        said = [*head, *b"Well <b>"]
+        assert fits("hermes", spec, said)
+        assert fits("hermes", spec, [*said, *mark, *b'\n{"name": "now", "arguments": {}}\n', *close])
+        assert not fits("hermes", spec, [*said, *mark, *b'\n{"name": "other"'], whole=False)
 
 
 def test_a_budget_in_channels() -> None:
@@ -275,54 +297,73 @@ def test_a_budget_in_channels() -> None:
 ANSWERS = {
     "json": GrammarSpec("json_schema", json.dumps({"type": "integer"}), param="response_format"),
     "choice": GrammarSpec("choice", '["12", "34"]', param="guided_choice"),
+    "regex": GrammarSpec("regex", "[0-9/]{2,}", param="guided_regex"),
+    "lark": GrammarSpec("grammar", 'start: "1" "2" | "(" start ")"', param="guided_grammar"),
+    "gbnf": GrammarSpec("grammar", 'root ::= "1" root | "2"', param="guided_grammar"),
+    "tag": GrammarSpec(
+        "structural_tag", json.dumps({"format": {"type": "regex", "pattern": "12|34"}}), param="response_format"
+    ),
 }
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("opened", [True, False])
-def test_a_budget_before_an_answer_of_a_form(opened: bool, answer: str) -> None:
-    ids, engine = kit("hermes", True)
-    spec = answer_behind(reasoning_parser("qwen3"), opened, 3, ANSWERS[answer], Terms(ids, [EOS]))
-    assert (spec.param, spec.insist) == (ANSWERS[answer].param, True)
-    start = engine.compile(check_spec(spec)).matcher()
+@pytest.mark.parametrize("budget", [3, None])
+def test_thoughts_before_an_answer_of_a_form(opened: bool, answer: str, budget: int | None) -> None:
+    ids, _ = kit("hermes", True)
+    spec = behind(ANSWERS[answer], reasoning_parser("qwen3"), opened, budget)
     before = [] if opened else [ids["<think>"]]
-    assert not start.copy().push([*before, *b"aaaa"])
+    assert fits("hermes", spec, [*before, *b"aaaa"], whole=False) == (budget is None)
     for thought in (b"", b"{a}"):
-        state = start.copy()
-        assert state.push([*before, *thought, ids["</think>"], *b"\n\n12"])
-        assert state.is_accepting
-        assert not start.copy().push([*before, *thought, ids["</think>"], *b"ab"])
-    assert opened or start.copy().push(list(b"12"))
-    with pytest.raises(UserError) as caught:
-        answer_behind(reasoning_parser("qwen3"), opened, 3, GrammarSpec("regex", "a+", param="x"), Terms(ids, [EOS]))
-    assert caught.value.param == "x"
+        for lines in (b"", b"\n", b"\n\n"):
+            assert fits("hermes", spec, [*before, *thought, ids["</think>"], *lines, *b"12"])
+        assert not fits("hermes", spec, [*before, *thought, ids["</think>"], *b"\n\n\n"], whole=False)
+        assert not fits("hermes", spec, [*before, *thought, ids["</think>"], *b"ab"], whole=False)
+    assert fits("hermes", spec, b"12") == (not opened)
 
 
-def test_a_budget_before_an_answer_or_calls() -> None:
-    ids, engine = kit("hermes", True)
+def test_thoughts_that_open_and_close_with_words() -> None:
+    """Where the answer may begin with the same words, both are followed until they part."""
+    name = "granite"
+    thoughts = reasoning_parser("granite")
+    opening, closing = thoughts.openings[0].encode(), thoughts.closings[0].encode()
+    for source in ("[0-9]+", "Here is [a-z]+|[0-9]+"):
+        spec = behind(GrammarSpec("regex", source), thoughts, False, 3)
+        assert fits(name, spec, [*opening, *b"aaa", *closing, *b"\n12"])
+        assert fits(name, spec, [*opening, *b"a", *closing, *b"12"])
+        assert fits(name, spec, [*opening, *b"aHe", *closing[2:], *b"12"])
+        assert not fits(name, spec, [*opening, *b"aaaa"], whole=False)
+        assert fits(name, spec, b"12")
+        assert fits(name, spec, b"Here is it") == ("Here" in source)
+        assert not fits(name, spec, b"Here is My", whole=False)
+    spec = budget_grammar(thoughts, False, 3, Terms({}, [EOS]))
+    assert not fits(name, spec, [*opening, *b"aaaa"], whole=False)
+    assert fits(name, spec, [*opening, *b"aaa", *closing, *b"aaaa"])
+    assert fits(name, spec, b"Here is more.")
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_budget_before_an_answer_or_calls(answer: str) -> None:
+    ids, _ = kit("hermes", True)
     choice = Choice("auto", ("now",))
-    thoughts = reasoning_parser("qwen3")
     for opened in (True, False):
-        spec = answer_or_calls(
-            tool_parser("hermes"), SCHEMAS, choice, ANSWERS["json"], thoughts, opened, 3, Terms(ids, [EOS])
-        )
-        start = engine.compile(check_spec(spec)).matcher()
+        spec = answer_or_calls(tool_parser("hermes"), SCHEMAS, choice, ANSWERS[answer], Terms(ids, [EOS]))
+        spec = behind(spec, reasoning_parser("qwen3"), opened, 3)
         before = [] if opened else [ids["<think>"]]
-        assert not start.copy().push([*before, *b"aaaa"])
+        assert not fits("hermes", spec, [*before, *b"aaaa"], whole=False)
         call = [ids["<tool_call>"], *b'\n{"name": "now", "arguments": {}}\n', ids["</tool_call>"]]
         for rest in (call, list(b"12")):
-            state = start.copy()
-            assert state.push([*before, *b"aaa", ids["</think>"], 10, *rest])
-            assert state.is_accepting
+            assert fits("hermes", spec, [*before, *b"aaa", ids["</think>"], 10, *rest])
 
 
-def test_a_budget_before_an_answer_in_a_channel() -> None:
-    ids, engine = kit("openai", True)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_budget_before_an_answer_in_a_channel(answer: str) -> None:
+    ids, _ = kit("openai", True)
     channel, message, end, start = (ids[f"<|{name}|>"] for name in ("channel", "message", "end", "start"))
     think = [channel, *b"analysis", message]
-    spec = answer_in_channel(tool_parser("openai"), ANSWERS["json"], Terms(ids, [EOS]).within(3))
-    state = engine.compile(check_spec(spec)).matcher()
-    answer = [channel, *b"final", message, *b"12"]
-    assert not state.copy().push([*think, *b"aaaa"])
-    assert state.copy().push([*think, *b"aaa", end, start, *b"assistant", *answer])
-    assert state.copy().push(answer)
+    spec = answer_in_channel(tool_parser("openai"), ANSWERS[answer], Terms(ids, [EOS]).within(3))
+    final = [channel, *b"final", message, *b"12"]
+    assert not fits("openai", spec, [*think, *b"aaaa"], whole=False)
+    assert fits("openai", spec, [*think, *b"aaa", end, start, *b"assistant", *final])
+    assert fits("openai", spec, final)
+    assert not fits("openai", spec, [channel, *b"final", message, *b"ab"], whole=False)

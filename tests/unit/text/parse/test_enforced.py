@@ -1,6 +1,7 @@
 """Calls demanded of an engine whose model knows nothing: whatever it says, the calls are valid and are read."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from octavo.base.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
 from octavo.base.specs import KVSpec
 from octavo.base.wire import Vocabulary
@@ -164,6 +166,47 @@ def test_calls_behind_thoughts(depth: int) -> None:
         assert free.speaker is not None
         assert free.speaker.reasoning_tokens <= 6
         assert free.num_output_tokens > 6
+    finally:
+        client.close()
+
+
+FORMS = {
+    "json": (GrammarSpec("json_schema", '{"type": "integer", "minimum": 10, "maximum": 99}'), "[1-9][0-9]"),
+    "regex": (GrammarSpec("regex", "[a-c]{2,9}", finish_within_budget=False), "[a-c]{2,9}"),
+    "choice": (GrammarSpec("choice", '["red", "green"]'), "red|green"),
+    "grammar": (GrammarSpec("grammar", 'start: "a" "b"+ "c"', finish_within_budget=True), "ab+c"),
+}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("special", [True, False], ids=["tokens", "words"])
+def test_answers_of_every_form_behind_thoughts(depth: int, special: bool) -> None:
+    """Thoughts are cut at their bound, whether the prompt has opened them or the model does, and counted."""
+    client, ask = make("hermes", "qwen3", special=special, depth=depth)
+    marks = 1 if special else len("</think>")
+    try:
+        for number, (form, think) in enumerate((form, think) for form in FORMS for think in (True, False)):
+            spec, pattern = FORMS[form]
+            for bound in (0, 7):
+                found = ask(f"f{number}.{bound}", Wish(thinking_budget=bound), 80, spec, think=think)
+                assert found.finish_reason == "stop" or spec.finish_within_budget
+                assert re.fullmatch(pattern, found.text), (form, think, found.text)
+                assert found.speaker is not None
+                assert found.speaker.reasoning_tokens <= bound + 2 * marks
+                assert not think or found.speaker.reasoning_tokens >= marks
+            free = ask(f"g{number}", Wish(), 80, spec, think=think)
+            assert free.finish_reason == "length" or re.fullmatch(pattern, free.text)
+            assert re.fullmatch(pattern, free.text) or not spec.finish_within_budget
+    finally:
+        client.close()
+
+
+def test_without_a_dialect_of_thoughts_they_have_no_bound() -> None:
+    client, ask = make("hermes", "none", special=True, depth=1)
+    try:
+        with pytest.raises(UserError) as caught:
+            ask("h", Wish(thinking_budget=4), 30)
+        assert caught.value.param == "thinking_token_budget"
     finally:
         client.close()
 
