@@ -351,14 +351,14 @@ def _wish(tools: Sequence[Mapping[str, Any]] | None, tool_choice: str | Mapping[
 
 
 def _completion(collector: Collector) -> CompletionOutput:
-    scored = bool(collector.logprobs)
+    scored = list(collector.logprobs)
     speaker = collector.speaker
     return CompletionOutput(
         index=collector.index,
         text=collector.text,
         token_ids=collector.tokens,
-        cumulative_logprob=sum(entry.chosen.logprob for entry in collector.logprobs) if scored else None,
-        logprobs=[_position(entry) for entry in collector.logprobs] if scored else None,
+        cumulative_logprob=sum(entry.chosen.logprob for entry in scored) if scored else None,
+        logprobs=[_position(entry) for entry in scored] if scored else None,
         finish_reason=collector.finish_reason,
         stop_reason=collector.stop_reason,
         tool_calls=[ToolCall(call.id, call.name, call.arguments) for call in speaker.calls] if speaker else [],

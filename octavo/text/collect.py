@@ -9,7 +9,7 @@ from octavo.base.params import SamplingParams
 from octavo.base.wire import TokenLogprobs, TokenOutput
 from octavo.text.detokenize import characters
 from octavo.text.graphemes import EmojiGuard
-from octavo.text.logprobs import PositionLogprobs, describe
+from octavo.text.logprobs import PositionLogprobs, Positions, describe
 from octavo.text.parse.base import Event
 from octavo.text.parse.message import Speaker
 from octavo.text.stops import StopFinder
@@ -26,7 +26,7 @@ class TextDelta(Struct, frozen=True):
 
     text: str = ""
     tokens: list[int] = []
-    logprobs: list[PositionLogprobs] | None = None  # one a token
+    logprobs: Positions | None = None  # one a token
     prompt_logprobs: list[PositionLogprobs | None] | None = None  # all positions at once, before the first token
     finish_reason: str | None = None  # "stop", "length", "abort", "error"
     stop_reason: str | int | None = None  # the stop string, or the caller's stop token; None for end of sequence
@@ -59,7 +59,7 @@ class Collector:
         self.index = index
         self.prompt_tokens = prompt_tokens
         self.tokens: list[int] = []
-        self.logprobs: list[PositionLogprobs] = []
+        self.logprobs = Positions(tokenizer)
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         self.cached_tokens = 0
         self.finish_reason: str | None = None
@@ -225,16 +225,14 @@ class Collector:
         if self._params.prompt_logprobs is not None:
             run = self._prompt_run
             first = [None] if len(run) == len(self.prompt_tokens) - 1 else []  # nothing stands before it
-            self.prompt_logprobs = [None if entry is None else self._describe(entry) for entry in (*first, *run)]
+            named = (*first, *run)
+            self.prompt_logprobs = [None if each is None else describe(self._tokenizer, each) for each in named]
             self._prompt_run = []
         return self.prompt_text if self._echo else "", self.prompt_logprobs
 
-    def _logprobs(self, output: TokenOutput, kept: int) -> list[PositionLogprobs] | None:
+    def _logprobs(self, output: TokenOutput, kept: int) -> Positions | None:
         if self._params.logprobs is None:
             return None
-        found = [self._describe(position) for position in (output.logprobs or [])[:kept]]
-        self.logprobs += found
-        return found
-
-    def _describe(self, position: TokenLogprobs) -> PositionLogprobs:
-        return describe(self._tokenizer, position)
+        found = (output.logprobs or [])[:kept]
+        self.logprobs.add(found)
+        return Positions(self._tokenizer, found)

@@ -1,5 +1,8 @@
 """Log-probabilities with their tokens' text, in the shape that OpenAI's chat form has."""
 
+from collections.abc import Sequence
+from typing import overload
+
 from msgspec import Struct
 
 from octavo.base.wire import TokenLogprobs
@@ -23,6 +26,33 @@ class PositionLogprobs(Struct, frozen=True):
 
     chosen: Logprob
     top: list[Logprob]
+
+
+class Positions(Sequence[PositionLogprobs]):
+    """Positions that get their text when they are looked at: of a long answer with the likeliest of each place, those
+    would be millions of small objects."""
+
+    __slots__ = ("_given", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, given: Sequence[TokenLogprobs] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._given = list(given)
+
+    def add(self, given: Sequence[TokenLogprobs]) -> None:
+        """More of them, behind."""
+        self._given += given
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @overload
+    def __getitem__(self, index: int) -> PositionLogprobs: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Positions": ...
+    def __getitem__(self, index: int | slice) -> "PositionLogprobs | Positions":
+        if isinstance(index, slice):
+            return Positions(self._tokenizer, self._given[index])
+        return describe(self._tokenizer, self._given[index])
 
 
 def describe(tokenizer: Tokenizer, position: TokenLogprobs) -> PositionLogprobs:
