@@ -16,6 +16,7 @@ from torch import Tensor
 from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.base.specs import KVLayout
+from octavo.base.wire import Sampling
 from octavo.kernels.ops import WriteTokens
 from octavo.kernels.ref.sample import write_tokens
 from octavo.platform.base import Platform
@@ -24,6 +25,7 @@ from octavo.worker.staging import Ints, Longs, Stager, longs
 
 # The token sampled last stands one place behind the longest context; a step in flight may draw one more.
 _LOOKAHEAD = 8
+_PLAIN = Sampling(seed=0, max_tokens=1, temperature=0.0)
 _ALIGN = 4  # int32 places: what a row has begins on 16 bytes
 
 
@@ -31,8 +33,8 @@ class RequestTable:
     """Rows ``0 .. max_rows - 1`` for requests, and one last row, `scratch`, that padding points at.
 
     tokens ``[max_rows + 1, width]`` int32; blocks ``[G, max_rows + 1, max_blocks]`` int32, one plane a KV group;
-    columns ``[max_rows + 1, WIDTH]`` int32: views of `lines` ``[max_rows + 1, places]``. The scratch row is all
-    zeros: token 0, block 0.
+    columns ``[max_rows + 1, WIDTH]`` int32: views of `lines` ``[max_rows + 1, places]``. The scratch row has
+    token 0 and block 0, and its columns ask nothing of a draw.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RequestTable:
         self.lines = platform.zeros((rows, places), torch.int32)
         self.tokens = self.lines[:, : self.width]
         self.columns = self.lines[:, self._columns_at : self.blocks_at]
+        self.columns[self.scratch].copy_(torch.from_numpy(pack(_PLAIN, 0).copy()))
         planes = self.lines[:, self.blocks_at : self.blocks_at + self.num_groups * self.max_blocks]
         self.blocks = planes.view(rows, self.num_groups, self.max_blocks).transpose(0, 1)
         self._flat = self.lines.view(-1)

@@ -12,6 +12,7 @@ from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.batch import BatchBuilder
+from octavo.worker.columns import Columns
 from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.staged_batch import StagedBatchBuilder
 from octavo.worker.staging import Barge, Stager, float_bits, ints
@@ -259,3 +260,14 @@ def test_the_runner_names_no_feature():
     text = Path(runner_module.__file__).read_text().lower()
     for word in ("lora", "grammar", "eagle", "ngram", "image", "sleep", "quant", "connector"):
         assert word not in text
+
+
+def test_the_scratch_row_asks_nothing_of_a_draw():
+    platform = CpuPlatform()
+    table = RequestTable(platform, Stager(platform, 3, 8), layout(1, BLOCK, BLOCKS), ROWS, LENGTH, VOCAB)
+    columns = Columns(table.columns[table.scratch :])
+    asked = columns.top_k, columns.top_p, columns.min_p, columns.typical_p, columns.repetition_penalty
+    assert [float(each[0]) for each in asked] == [0, 1, 0, 1, 1]
+    assert not columns.temperature.any()
+    assert not columns.frequency_penalty.any()
+    assert not columns.presence_penalty.any()
