@@ -64,7 +64,8 @@ class ToolCall:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One continuation of a prompt. `stop_reason` is the stop string or token id that ended it, if one did.
+    """One continuation of a prompt. `stop_reason` is the stop string or token id that ended it, if one did; `error`
+    says what went wrong where `finish_reason` is "error".
 
     Of a chat with tools, `text` is what is said to the user; the calls and the thoughts stand beside it.
     """
@@ -78,6 +79,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
     reasoning: str | None = None
+    error: str | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -363,6 +365,7 @@ def _completion(collector: Collector) -> CompletionOutput:
         stop_reason=collector.stop_reason,
         tool_calls=[ToolCall(call.id, call.name, call.arguments) for call in speaker.calls] if speaker else [],
         reasoning=(speaker.reasoning or None) if speaker else None,
+        error=collector.error,
     )
 
 

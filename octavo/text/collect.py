@@ -63,6 +63,7 @@ class Collector:
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         self.cached_tokens = 0
         self.finish_reason: str | None = None
+        self.error: str | None = None  # what went wrong, with the reason "error"
         self.stop_reason: str | int | None = None
         self._tokenizer = tokenizer
         self._params = params
@@ -128,7 +129,7 @@ class Collector:
         if output.prompt_logprobs:
             self._prompt_run += output.prompt_logprobs
         if output.finish == "error":
-            self.finish_reason = "error"
+            self.finish_reason, self.error = "error", output.error
             return TextDelta(finish_reason="error")
         head, prompt_logprobs = self._prompt(output)
         if self._hide_output:

@@ -187,6 +187,7 @@ def test_other_ends(finish: str) -> None:
     collector = Collector(TOKENIZER, SamplingParams(), [1])
     collector.feed(TokenOutput("r", TOKENIZER.encode("fox")))
     delta = collector.feed(TokenOutput("r", [], finish=finish, error="no", error_code=503))
+    assert collector.error == ("no" if finish == "error" else None)
     assert delta.finish_reason == collector.finish_reason == finish
     assert not delta.needs_abort
 
