@@ -6,7 +6,6 @@ from operator import attrgetter
 
 import numpy as np
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from octavo.base.wire import Sampling
@@ -31,7 +30,6 @@ NUM_PROMPT = 10
 
 
 _NEUTRAL = (0.0, 1.0, 0.0, 1.0)  # the first four floats of a greedy row
-_PLAIN = {"temperature": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 _numbers_of = attrgetter(*_FLOATS)
 _SEED = struct.Struct("=Q")
 _LAST = struct.Struct("=2i4x")  # top_k, num_prompt
@@ -51,21 +49,25 @@ def is_greedy(sampling: Sampling) -> bool:
     return sampling.temperature < GREEDY_BELOW
 
 
+def penalizes(sampling: Sampling) -> bool:
+    """Whether what was said is held against it."""
+    return sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
+
+
 def is_plain(sampling: Sampling) -> bool:
     """Greedy, and nothing else is asked: the likeliest token is the answer."""
-    return (
-        is_greedy(sampling)
-        and sampling.logprobs < 0
-        and not (sampling.logit_bias or sampling.bad_words or sampling.allowed_token_ids or sampling.min_tokens)
-        and sampling.presence_penalty == 0.0
-        and sampling.frequency_penalty == 0.0
-        and sampling.repetition_penalty == 1.0
-    )
+    return is_greedy(sampling) and not penalizes(sampling) and not _lists(sampling)
 
 
 def is_bare(sampling: Sampling) -> bool:
     """Plain but for its temperature, top_k, top_p, min_p and penalties."""
-    return (is_greedy(sampling) or sampling.typical_p == 1.0) and is_plain(structs.replace(sampling, **_PLAIN))
+    return (is_greedy(sampling) or sampling.typical_p == 1.0) and not _lists(sampling)
+
+
+def _lists(sampling: Sampling) -> bool:
+    """Whether it names tokens, or wants some told."""
+    named = sampling.logit_bias or sampling.bad_words or sampling.allowed_token_ids or sampling.min_tokens
+    return bool(named) or sampling.logprobs >= 0
 
 
 class Columns:

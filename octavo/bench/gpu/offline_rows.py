@@ -131,10 +131,11 @@ class OfflineSmall(Offline):
         """Streams that are sampled in other ways than greedily, beside greedy ones, by turns."""
         sizes = self._sizes
         for size, tail in ((sizes.decode_batches[-1], ""), (sizes.decode_batches[0], "-1")):
-            rates: dict[str, list[float]] = {"": [], **{way: [] for way in WAYS}}
+            fields = {"": {"temperature": 0.0}, **{way: asked for way, (_, asked) in WAYS.items()}}
+            rates: dict[str, list[float]] = {way: [] for way in fields}
             for turn in range(1 + sizes.decode_rounds):
                 for way, found in rates.items():
-                    found.append(rate(self._llm, size, sizes, self._next(), WAYS.get(way, {})))
+                    found.append(rate(self._llm, size, sizes, self._next(), fields[way]))
                     if turn == 0:
                         found.clear()
             greedy = statistics.median(rates.pop(""))

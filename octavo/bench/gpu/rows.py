@@ -7,6 +7,8 @@ machine's own `copy` and `gemm` stand in the first rows of every result, so that
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from octavo.bench.gpu.ways import WAYS
+
 LIMITS_OF = "nvidia-h200"
 """The machine whose limits these are; on others a figure has none."""
 
@@ -80,11 +82,6 @@ class Point:
 _MIX = "256 requests, in and out uniform 100..1024, offline"
 _DECODE = "decode alone, 128 in, 256 out"
 _FIRST = "time to first token"
-_WAYS = {
-    "chat": "temperature 0.7, top_k 20, top_p 0.8",
-    "penalty": "the same and presence_penalty 1.5",
-    "logprobs": "greedy, log-probabilities of 5",
-}
 _SCHEMAS = "64 streams, a schema of its own each, rate over that of free ones"
 POINTS: dict[str, Point] = {
     "copy": Point("copy inside the GPU, read and write", "GB/s"),
@@ -141,7 +138,7 @@ POINTS: dict[str, Point] = {
     "G1.8b-free": Point("Qwen3-8B, 64 streams, free, drawn at temperature 1", "tok/s"),
     **{
         f"G2.{way}{tail}": Point(f"Qwen3-0.6B, {streams}, {how}: rate over that of plain greedy ones", "%", 100)
-        for way, how in _WAYS.items()
+        for way, (how, _) in WAYS.items()
         for tail, streams in (("", "64 streams"), ("-1", "1 stream"))
     },
     "P1": Point("transformers continuous batching, Qwen3-0.6B, requests as in T1, this run", "tok/s"),

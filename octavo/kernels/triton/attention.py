@@ -13,7 +13,7 @@ import torch
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
-from octavo.kernels.triton.attention_decode import DecodePlan, decode_attention, fill_tiles
+from octavo.kernels.triton.attention_decode import DecodePlan, deal_tiles, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
 from octavo.kernels.triton.attention_prefill import Heads, Tiles, Tiling, max_tiles, prefill_attention, tiling
 from octavo.kernels.triton.target import target_here
@@ -85,7 +85,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 4, dtype=np.int32)
     cu_single, cu_tiles = packed[: rows + 1], packed[rows + 2 :]
-    packed[rows + 1] = fill_tiles(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
+    packed[rows + 1] = deal_tiles(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
     heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
     cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
     count = _fill_tiles(cu_tiles, tiled, seq_lens, window, cut)
@@ -124,7 +124,7 @@ class TritonAhead:
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        out[rows + 1] = fill_tiles(out[: used + 1], visible, self._heads.kv_heads, self._programs)
+        out[rows + 1] = deal_tiles(out[: used + 1], visible, self._heads.kv_heads, self._programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:

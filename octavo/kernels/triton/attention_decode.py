@@ -36,7 +36,7 @@ class DecodePlan:
     programs: int
 
 
-def fill_tiles(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
+def deal_tiles(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
     """`DecodePlan.cu_tiles` of rows with visible ``[R]`` tokens; gives `share`."""
     out[0] = 0
     np.add.accumulate((visible + (TILE - 1)) // TILE, out=out[1:])

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
-from octavo.text.parse.calls import Outcome, call_list, call_object
+from octavo.text.parse.calls import Outcome, arguments_of, call_list, call_object, is_name
 from octavo.text.parse.lark import CallRule, Frame, Terms, frame_calls, json_calls
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Marks, Source
@@ -92,6 +92,16 @@ class SectionDialect:
     def read_call(self, source: Source, out: Out) -> Steps[bool]:
         """One call behind its mark; False if it is none."""
         raise NotImplementedError
+
+    def read_arguments(self, source: Source, out: Out, name: str, given: str = "") -> Steps[bool]:
+        """What stands behind the name of a call: separator, arguments, last mark. `given`: its id, where it has one."""
+        if not is_name(name) or not (yield from source.skip(self.separator)):
+            return False
+        yield from source.space()
+        if (yield from arguments_of(source, out, name, given)) is Outcome.NONE:
+            return False
+        yield from close(source, out, self.call_end)
+        return True
 
     def rules(self, tools: ToolSchemas, choice: Choice, terms: Terms, call: CallRule, between: str = "") -> str:
         """The section's grammar; `between` stands before the mark of each call but the first."""

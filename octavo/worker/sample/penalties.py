@@ -8,16 +8,11 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import AddedRow
-from octavo.base.wire import Sampling
 from octavo.kernels import ops
 from octavo.kernels.context import Said
-from octavo.worker.columns import Columns
+from octavo.worker.columns import Columns, penalizes
 from octavo.worker.sample.step import Asked, SampleStep, chosen, give, slabs, take
 from octavo.worker.staging import Ints, Longs
-
-
-def penalizes(sampling: Sampling) -> bool:
-    return sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
 
 
 class Penalties:

@@ -110,19 +110,25 @@ def check(wanted, results):
             assert [score.token for score in scores] == tokens
 
 
-def test_every_output_is_whole_and_the_schedule_changes_nothing(seats):
-    wanted = mixed()
-    results = run(make_core(seats()), wanted)
-    check(wanted, results)
-    assert {results[one.id][1].finish for one in wanted if RIDER in one.riders} == {"stop", "length"}
+def under_all_schedules(seats, wanted, results):
+    """The core of each schedule, once it has given the same tokens."""
     for options in SCHEDULES:
         core = make_core(seats(), **options)
         again = run(core, wanted)
         assert {name: result[0] for name, result in again.items()} == {
             name: result[0] for name, result in results.items()
         }, options
-        assert not core.executor.violations
         assert core.stats.preemptions > 0 or "num_blocks" not in options
+        yield core
+
+
+def test_every_output_is_whole_and_the_schedule_changes_nothing(seats):
+    wanted = mixed()
+    results = run(make_core(seats()), wanted)
+    check(wanted, results)
+    assert {results[one.id][1].finish for one in wanted if RIDER in one.riders} == {"stop", "length"}
+    for core in under_all_schedules(seats, wanted, results):
+        assert not core.executor.violations
     assert not core._seat._guides
     assert not core._seat._sampled
 
@@ -167,13 +173,8 @@ def test_thoughts_before_every_form_are_cut_at_their_bound_whatever_the_schedule
         if one.sampling.logprobs >= 0:
             assert [score.token for score in scores] == tokens
     assert thought >= len(wanted) // 2
-    for options in SCHEDULES:
-        core = make_core(seats(), **options)
-        again = run(core, wanted)
-        assert {name: result[0] for name, result in again.items()} == {
-            name: result[0] for name, result in results.items()
-        }, options
-        assert core.stats.preemptions > 0 or "num_blocks" not in options
+    for _ in under_all_schedules(seats, wanted, results):
+        pass
 
 
 def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in(seats):

@@ -61,13 +61,7 @@ class DeepSeekV31(DeepSeekV3):
 
     def read_call(self, source: Source, out: Out) -> Steps[bool]:
         name = yield from source.run(NAME, 256)
-        if not is_name(name) or not (yield from source.skip(self.separator)):
-            return False
-        yield from source.space()
-        if (yield from arguments_of(source, out, name)) is Outcome.NONE:
-            return False
-        yield from close(source, out, self.call_end)
-        return True
+        return (yield from self.read_arguments(source, out, name))
 
     def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """A section of calls."""

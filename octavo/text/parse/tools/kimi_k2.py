@@ -3,9 +3,9 @@
 from collections.abc import Collection
 
 from octavo.text.parse.base import Choice, Steps, ToolSchemas
-from octavo.text.parse.calls import NAME, Outcome, arguments_of, is_name
+from octavo.text.parse.calls import NAME
 from octavo.text.parse.lark import Terms, quoted
-from octavo.text.parse.marked import SectionDialect, close
+from octavo.text.parse.marked import SectionDialect
 from octavo.text.parse.out import Out
 from octavo.text.parse.source import Source
 
@@ -30,13 +30,7 @@ class KimiK2(SectionDialect):
         name, _, number = given.removeprefix("functions.").rpartition(":")
         if not name or not number.isdecimal():
             name = given.removeprefix("functions.")
-        if not is_name(name) or not (yield from source.skip(self.separator)):
-            return False
-        yield from source.space()
-        if (yield from arguments_of(source, out, name, given)) is Outcome.NONE:
-            return False
-        yield from close(source, out, self.call_end)
-        return True
+        return (yield from self.read_arguments(source, out, name, given))
 
     def grammar(self, tools: ToolSchemas, choice: Choice, terms: Terms) -> str:
         """A section of calls, their numbers left to the model."""
