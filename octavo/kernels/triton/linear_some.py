@@ -16,14 +16,13 @@ import triton.language as tl
 from octavo.kernels.triton.act import gated
 from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, shared_memory, wait_for_inputs
 
-MAX_TOKENS = 64
-MAX_TOKENS_IN_PARTS = 128
 MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
-MAX_NUMBERS = 1 << 24  # of a matrix; with more cuBLAS is as fast for more than 16 tokens, unless a gate rides along
-_FEATURES = 64
-_PROGRAMS = 128  # that keep the device busy
+_FEATURES = 64  # of a program
+_LEAST = 4096  # features that keep the device busy without a gate
+_PROGRAMS = 128  # that keep it busy
 _AHEAD = 128
 _LINE = 64  # numbers of 16 bits in a line of the L2 cache
+_ANY = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +37,86 @@ class Shape:
     stages: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """What was the fastest on an H200, within a layer of a 0.6B, 1.7B, 4B or 8B model, for as many tokens and as many
+    numbers in the matrix, or features, as these. Behind the last of a list cuBLAS is as fast."""
+
+    most_tokens: int
+    most: int
+    tokens: int
+    depth: int
+    stages: int
+    warps: int = 4
+    parts: int = 0  # 0: as many as make up the programs
+
+
+_WHOLE = (  # by the matrix's numbers
+    _Best(16, _ANY, tokens=16, depth=128, stages=6),
+    _Best(32, 1 << 25, tokens=32, depth=128, stages=6),
+    _Best(64, 1 << 23, tokens=32, depth=128, stages=6),
+    _Best(64, 1 << 25, tokens=64, depth=128, stages=4),
+    _Best(128, 1 << 23, tokens=64, depth=128, stages=4),
+    _Best(256, 1 << 22, tokens=128, depth=64, stages=4, warps=8),
+)
+_GATED = (  # by the numbers of one of the two
+    _Best(16, _ANY, tokens=16, depth=128, stages=6),
+    _Best(32, _ANY, tokens=32, depth=128, stages=4),
+    _Best(64, 1 << 22, tokens=32, depth=64, stages=6),
+    _Best(64, 1 << 24, tokens=64, depth=128, stages=4),
+    _Best(64, _ANY, tokens=64, depth=64, stages=4),
+    _Best(128, 1 << 22, tokens=64, depth=128, stages=4),
+)
+_PARTS = (  # by features
+    _Best(16, 4096, tokens=16, depth=128, stages=6),
+    _Best(32, 4096, tokens=32, depth=128, stages=6),
+    _Best(64, 1024, tokens=32, depth=128, stages=6),
+    _Best(64, 4096, tokens=64, depth=128, stages=4),
+    _Best(128, 2048, tokens=64, depth=128, stages=4),
+    _Best(256, 1024, tokens=64, depth=128, stages=4),
+)
+_PARTS_LONG = (_Best(256, 1024, tokens=128, depth=64, stages=4, parts=4),)  # where K is long, instead of the last
+_LONG = 3072
+
+
 def shape_whole(x: torch.Tensor, features: int, *, gate: bool) -> Shape | None:
     """How to compute a product whole, with or without a gate; None: cuBLAS is as fast."""
     tokens, size = x.shape
-    if x.dtype == torch.float32 or not 1 < tokens <= MAX_TOKENS or features > MAX_FEATURES or size % 128:
+    if not _fits(x) or features > MAX_FEATURES or size % 128 or not (gate or features >= _LEAST):
         return None
-    padded = max(16, pow2(tokens))
-    if gate:
-        big = features * size >= MAX_NUMBERS
-        return _fitted(padded, 128 if padded == 16 else 64, 1, 4, rows=2 * _FEATURES) if big or padded <= 32 else None
-    if features < _FEATURES * _PROGRAMS // 2 or (padded > 16 and features * size > MAX_NUMBERS):
-        return None
-    return _fitted(padded, 128, 1, 6 if padded < 64 else 4, rows=_FEATURES)
+    best = _find(_GATED if gate else _WHOLE, tokens, features * size)
+    return None if best is None else _shape(best, best.depth, 1, rows=2 * _FEATURES if gate else _FEATURES)
 
 
 def shape_in_parts(x: torch.Tensor, features: int) -> Shape | None:
     """How to split a product over K; None: it is better whole."""
     tokens, size = x.shape
-    parts = min(8, _PROGRAMS * _FEATURES // features)
-    most = MAX_TOKENS_IN_PARTS if parts > 2 else MAX_TOKENS
-    if x.dtype == torch.float32 or not 1 < tokens <= most or parts < 2:
+    best = _find(_PARTS, tokens, features) if _fits(x) else None
+    if best is not None and best is _PARTS[-1] and size >= _LONG:
+        best = _PARTS_LONG[0]
+    if best is None:
         return None
-    parts = pow2(parts + 1) // 2
-    if size % (parts * _LINE):
+    tiles = triton.cdiv(features, _FEATURES) * triton.cdiv(tokens, best.tokens)
+    parts = best.parts or pow2(min(8, _PROGRAMS // tiles) + 1) // 2
+    while parts > 1 and size % (parts * _LINE):
+        parts //= 2
+    if parts < 2:
         return None
-    depth = 128 if size // parts % 128 == 0 else 64
-    padded = max(16, pow2(tokens))
-    return _fitted(padded, depth, parts, 6 if padded <= 64 else 3, rows=_FEATURES)
+    return _shape(best, best.depth if size // parts % best.depth == 0 else _LINE, parts, rows=_FEATURES)
 
 
-def _fitted(tokens: int, depth: int, parts: int, stages: int, *, rows: int) -> Shape | None:
+def _fits(x: torch.Tensor) -> bool:
+    return x.dtype != torch.float32 and x.shape[0] > 1
+
+
+def _find(table: tuple[_Best, ...], tokens: int, size: int) -> _Best | None:
+    return next((best for best in table if tokens <= best.most_tokens and size <= best.most), None)
+
+
+def _shape(best: _Best, depth: int, parts: int, *, rows: int) -> Shape | None:
     """With as many of the stages as the device has shared memory for; None: not even two."""
-    stages = min(stages, shared_memory() // ((rows + tokens) * depth * 2))
-    return None if stages < 2 else Shape(_FEATURES, tokens, depth, parts, 4, stages)
+    stages = min(best.stages, shared_memory() // ((rows + best.tokens) * depth * 2))
+    return None if stages < 2 else Shape(_FEATURES, best.tokens, depth, parts, best.warps, stages)
 
 
 @triton.jit(do_not_specialize=["T"])
