@@ -44,12 +44,15 @@ def deal_tiles(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> i
 
 
 @triton.jit
-def _segment(at, end, cu_ptr, num_rows, H_KV: tl.constexpr):
-    """Place `at` in the line of tiles: its row, KV head, which of their tiles it is, how many of them the program takes
-    and whether that is all."""
-    row = find_row(cu_ptr, at // H_KV, num_rows)
+def _segment(row, at, end, cu_ptr, H_KV: tl.constexpr):
+    """Place `at` in the line of tiles, in `row` or behind it: its row, KV head, which of their tiles it is, how many of
+    them the program takes and whether that is all."""
+    last = tl.load(cu_ptr + row + 1)
+    while last * H_KV <= at:
+        row += 1
+        last = tl.load(cu_ptr + row + 1)
     first = tl.load(cu_ptr + row)
-    tiles = tl.load(cu_ptr + row + 1) - first
+    tiles = last - first
     place = at - first * H_KV
     head = place // tiles
     tile = place - head * tiles
@@ -76,8 +79,9 @@ def _decode(
     column = tl.arange(0, D_PAD)
     inside = (group[:, None] < G) & (column[None, :] < D)
     at = begin
+    row = find_row(cu_ptr, begin // H_KV, num_rows)
     while at < end:
-        row, head, tile, count, whole = _segment(at, end, cu_ptr, num_rows, H_KV)
+        row, head, tile, count, whole = _segment(row, at, end, cu_ptr, H_KV)
         length = tl.load(lens_ptr + row)
         low = tile * TILE
         if WINDOWED:

@@ -60,7 +60,9 @@ _WHOLE = (  # by the matrix's numbers
     _Best(256, 1 << 22, tokens=128, depth=64, stages=4, warps=8),
 )
 _GATED = (  # by the numbers of one of the two
-    _Best(16, _ANY, tokens=16, depth=128, stages=6),
+    _Best(16, _ANY, tokens=16, depth=128, stages=4),
+    _Best(32, 1 << 24, tokens=32, depth=128, stages=4),
+    _Best(32, 1 << 25, tokens=32, depth=64, stages=4),
     _Best(32, _ANY, tokens=32, depth=128, stages=4),
     _Best(64, 1 << 22, tokens=32, depth=64, stages=6),
     _Best(64, 1 << 24, tokens=64, depth=128, stages=4),
