@@ -18,7 +18,7 @@ import triton.language as tl
 
 from octavo.kernels.ahead import Ints, Longs
 from octavo.kernels.context import AttentionMeta
-from octavo.kernels.triton.attention_tile import LOG2E, attend
+from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
 TILE = 64
@@ -99,8 +99,9 @@ def _decode(
         total = tl.zeros((G_PAD,), tl.float32)
         acc = tl.zeros((G_PAD, D_PAD), tl.float32)
         for first in range(low, high, TILE):
+            blocks = blocks_of(table, first, high, B, TILE)
             best, total, acc = attend(
-                q, cache, stride_half, stride_block, table, first, low, high, group, window, scale_log2, softcap,
+                q, cache, stride_half, stride_block, blocks, first, low, high, group, window, scale_log2, softcap,
                 best, total, acc, D, D_PAD, B, TILE, CAPPED, True, False, False, PRECISION,
             )  # fmt: skip
         acc = acc / total[:, None]

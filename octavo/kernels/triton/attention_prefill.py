@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
-from octavo.kernels.triton.attention_tile import LOG2E, attend
+from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, shared_memory, wait_for_inputs
 
 MAX_PIECES = 32
@@ -111,9 +111,14 @@ def _prefill(
                     part_low = clean_high
                     part_high = high
                 if WINDOWED or phase > 0:
-                    for at in range(tl.maximum(part_low, mine_low), tl.minimum(part_high, mine_high), TILE):
+                    part_low = tl.maximum(part_low, mine_low)
+                    # Read a tile ahead: an address that a read of the same round gives cannot be read from ahead.
+                    ahead = blocks_of(table, part_low, high, B, TILE)
+                    for at in range(part_low, tl.minimum(part_high, mine_high), TILE):
+                        blocks = ahead
+                        ahead = blocks_of(table, at + TILE, high, B, TILE)
                         best, total, acc = attend(
-                            q, base, stride_half, stride_block, table, at, lowest, high, query_at, window, scale_log2,
+                            q, base, stride_half, stride_block, blocks, at, lowest, high, query_at, window, scale_log2,
                             softcap, best, total, acc, D, D_PAD, B, TILE, CAPPED, phase != 1, True, WINDOWED, PRECISION,
                         )  # fmt: skip
             acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]

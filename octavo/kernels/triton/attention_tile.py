@@ -33,12 +33,30 @@ def fold(scores, v, best, total, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def blocks_of(table, at, high, B: tl.constexpr, TILE: tl.constexpr):
+    """Numbers of the blocks that hold tokens ``at .. at + TILE``, 0 from `high` on: ``[TILE]``."""
+    token = at + tl.arange(0, TILE)
+    return tl.load(table + token // B, mask=token < high, other=0)
+
+
+@triton.jit
+def _read(pointers, live, inside, MASKED: tl.constexpr, FULL: tl.constexpr):
+    """Keys or values of the tokens that are live, and the columns that the head has; FULL: it has all."""
+    if MASKED:
+        return tl.load(pointers, mask=live & inside, other=0.0)
+    elif FULL:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
 def attend(
     q,
     base,
     stride_half,
     stride_block,
-    table,
+    blocks,
     at,
     lowest,
     high,
@@ -60,7 +78,7 @@ def attend(
     PRECISION: tl.constexpr,
 ):
     """Take tokens ``at .. at + TILE`` of a row's cache, from `lowest` and below `high`, into the running softmax of
-    q ``[M, D]``.
+    q ``[M, D]``. They lie in `blocks` (`blocks_of`).
 
     Not MASKED: every query sees all of them. CAUSAL: queries stand at ``query_at [M]`` and see up to themselves.
     What lies outside is not read: behind a window it is another row's by now, and a weight of zero does not undo a
@@ -71,10 +89,8 @@ def attend(
     live = token < high
     if WINDOWED:
         live = live & (token >= lowest)
-    block = tl.load(table + token // B, mask=live, other=0).to(tl.int64)
-    place = block * stride_block + (token % B) * D
-    k_mask = live[None, :] & (column[:, None] < D)
-    k = tl.load(base + place[None, :] + column[:, None], mask=k_mask, other=0.0)
+    place = blocks.to(tl.int64) * stride_block + (token % B) * D
+    k = _read(base + place[None, :] + column[:, None], live[None, :], column[:, None] < D, MASKED, D == D_PAD)
     scores = tl.dot(q, k, input_precision=PRECISION) * scale_log2
     if CAPPED:
         scores = softcap_logits(scores / LOG2E, softcap) * LOG2E
@@ -85,6 +101,6 @@ def attend(
             if WINDOWED:
                 seen = seen & (token[None, :] > query_at[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-    v_mask = live[:, None] & (column[None, :] < D)
-    v = tl.load(base + stride_half + place[:, None] + column[None, :], mask=v_mask, other=0.0)
+    base += stride_half
+    v = _read(base + place[:, None] + column[None, :], live[:, None], column[None, :] < D, MASKED, D == D_PAD)
     return fold(scores, v, best, total, acc, PRECISION)
