@@ -15,7 +15,8 @@ from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, deal_tiles, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
-from octavo.kernels.triton.attention_prefill import Heads, Tiles, Tiling, max_tiles, prefill_attention, tiling
+from octavo.kernels.triton.attention_prefill import Tiles, prefill_attention
+from octavo.kernels.triton.attention_tiling import Heads, Tiling, max_tiles, tiling
 from octavo.kernels.triton.target import target_here
 
 PROGRAMS_PER_MULTIPROCESSOR = 4

@@ -17,14 +17,8 @@ import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of
+from octavo.kernels.triton.attention_tiling import FEW_LINES, MAX_PIECES, ROOMY, Tiling, key_tile, padded
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, shared_memory, wait_for_inputs
-
-MAX_PIECES = 32
-FEW_LINES = 64  # of a tile where they are all there is, or where head dim or shared memory leave no room for more
-ROOMY = 200_000  # bytes of shared memory with which the tiles that are best on an H200 fit
-PARTS_BYTES = 64 << 20  # of pieces yet to be added up, for the sake of a lone tile
-LEAST_PIECE = 512  # tokens; shorter pieces cost more in starting and adding up than they save
-
 
 # Arguments that differ from step to step, and must not each ask for a kernel of its own.
 NUMBERS = ["num_rows", "num_tokens", "window"]
@@ -166,66 +160,6 @@ def _join(
             tl.store(out_ptr + spot, joined.to(out_ptr.dtype.element_ty), mask=column < D)
 
 
-def queries_of(tokens: int, group: int, dtype_bytes: int, head_dim: int) -> int:
-    """Queries in one tile, for steps of so many tokens and `group` heads a KV head."""
-    if dtype_bytes == 4:
-        lines = 32
-    elif head_dim > 128 or shared_memory() < ROOMY or tokens * group <= FEW_LINES:
-        lines = FEW_LINES
-    else:
-        lines = 128
-    return max(1, lines // group)
-
-
-def max_tiles(tokens: int, rows: int, queries: int) -> int:
-    """Tiles that a step may have: a row that has any has two tokens at least."""
-    return tokens // queries + min(rows, tokens // 2)
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """What tiles depend on beside the step: KV heads, query heads of each, and their dim."""
-
-    kv_heads: int
-    group: int
-    dim: int
-    dtype_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How steps of some number of tokens are cut: queries of a tile, pieces of what it sees at most, and the programs
-    that fill the device."""
-
-    queries: int
-    most: int
-    busy: int
-    kv_heads: int
-    least: int  # tokens of a piece
-
-    def pieces(self, num_tiles: int, longest: int) -> int:
-        """Pieces for so many tiles, of which none sees more than `longest` tokens."""
-        wanted = self.busy // (self.kv_heads * max(1, num_tiles))
-        return max(1, min(wanted, self.most, -(-longest // self.least)))
-
-
-def tiling(tokens: int, heads: Heads, programs: int) -> Tiling:
-    """`programs` keep the device full.
-
-    Most tokens of a small step may be of rows without tiles: then a lone tile has all programs for its pieces, as far
-    as what these leave behind stays small.
-    """
-    tokens = max(1, tokens)
-    queries = queries_of(tokens, heads.group, heads.dtype_bytes, heads.dim)
-    lines = queries * heads.group
-    # A wide tile takes a multiprocessor alone: a program too many is a second round.
-    busy = max(1, programs // 2) if lines > FEW_LINES else programs
-    alone = min(busy // heads.kv_heads, PARTS_BYTES // (tokens * 4 * heads.kv_heads * heads.group * heads.dim))
-    most = min(MAX_PIECES, max(1, busy // (heads.kv_heads * -(-tokens // queries)), alone))
-    least = max(LEAST_PIECE, _key_tile(heads.dtype_bytes, heads.dim, _padded(lines)))
-    return Tiling(queries, most, busy, heads.kv_heads, least)
-
-
 def prefill_attention(
     q: torch.Tensor,
     kv: torch.Tensor,
@@ -244,7 +178,7 @@ def prefill_attention(
     places = tokens if most > 1 else 0
     part = torch.empty((most, places, heads, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((most, places, heads), dtype=torch.float32, device=q.device)
-    lines = _padded(tiles.tiling.queries * (heads // kv_heads))
+    lines = padded(tiles.tiling.queries * (heads // kv_heads))
     shape = _shape(q, kv_heads, tiles.tiling, lines, windowed=window is not None)
     rows, past = meta.seq_lens.shape[0], (meta.seq_lens, meta.query_start, tiles.running)
     _prefill[(max(kv_heads * tiles.most, busy if most > 1 else 0),)](
@@ -289,19 +223,6 @@ class Tiles:
     tiling: Tiling
 
 
-def _padded(lines: int) -> int:
-    return max(16, pow2(lines))
-
-
-def _key_tile(dtype_bytes: int, head_dim: int, lines: int) -> int:
-    """Cached tokens in one tile, against so many lines."""
-    if dtype_bytes == 4:
-        return 32
-    if shared_memory() < ROOMY:
-        return 64 if head_dim <= 128 else 32
-    return 128 if head_dim <= 128 and lines > FEW_LINES else 64
-
-
 def _resources(q: torch.Tensor, lines: int) -> dict[str, int]:
     """Warps, and tiles on the way at once."""
     exact, roomy = q.dtype == torch.float32, shared_memory() >= ROOMY
@@ -320,7 +241,7 @@ def _shape(q: torch.Tensor, kv_heads: int, tiling: Tiling, lines: int, *, window
         "D": q.shape[2],
         "D_PAD": max(16, pow2(q.shape[2])),
         "QUERIES": tiling.queries,
-        "TILE": _key_tile(q.dtype.itemsize, q.shape[2], lines),
+        "TILE": key_tile(q.dtype.itemsize, q.shape[2], lines),
         "LEAST": tiling.least,
         "WINDOWED": windowed,
     }

@@ -19,7 +19,7 @@ from octavo.kernels.ref.embed import embed as ref_embed
 from octavo.kernels.ref.norm import add_rms_norm as ref_add_rms_norm
 from octavo.kernels.ref.norm import rms_norm as ref_rms_norm
 from octavo.kernels.triton import attention as attention_module
-from octavo.kernels.triton import attention_fresh, attention_prefill, prologue
+from octavo.kernels.triton import attention_fresh, attention_prefill, attention_tiling, prologue
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import paged_attention
 from octavo.kernels.triton.embed import embed
@@ -129,13 +129,13 @@ def test_few_queries_over_a_long_past_share_it_out(
 ) -> None:
     """Short chunks at the end of long rows, beside rows of one piece, of one query and of none."""
     monkeypatch.setattr(attention_module, "num_programs", lambda _: 512)
-    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    monkeypatch.setattr(attention_tiling, "LEAST_PIECE", 32)
     torch.manual_seed(7)
     query_lens, seq_lens = [3, 1, 20, 9], [700, 90, 450, 9]
     meta = make_meta(query_lens, seq_lens, block)
     kv = make_cache(meta, kv_heads, dim, dtype, window=window)
     q = torch.randn(sum(query_lens), heads, dim, device=DEVICE).to(dtype)
-    cut = attention_prefill.tiling(q.shape[0], attention_prefill.Heads(kv_heads, heads // kv_heads, dim, 4), 512)
+    cut = attention_tiling.tiling(q.shape[0], attention_tiling.Heads(kv_heads, heads // kv_heads, dim, 4), 512)
     assert cut.most == 32
     got = paged_attention(q, kv, meta, dim**-0.5, window, softcap)
     want = ref_attention.paged_attention(q.float().cpu(), kv.float().cpu(), on_cpu(meta), dim**-0.5, window, softcap)
@@ -163,7 +163,7 @@ def test_decode_is_shared_out_to_any_number_of_programs(heads, kv_heads, program
 def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
     """A room with more rows and tokens than the step has: what is planned on the host finds its places."""
     monkeypatch.setattr(attention_module, "num_programs", lambda _: programs)
-    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    monkeypatch.setattr(attention_tiling, "LEAST_PIECE", 32)
     torch.manual_seed(9)
     room, query_lens, seq_lens = Room(6, 40, mixed=True), [3, 1, 20], [300, 90, 33]
     used, dim = sum(query_lens), 64
@@ -192,14 +192,14 @@ def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
 
 def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
     """A long row that another kernel computes, beside a short one whose past is shared out."""
-    monkeypatch.setattr(attention_prefill, "LEAST_PIECE", 32)
+    monkeypatch.setattr(attention_tiling, "LEAST_PIECE", 32)
     torch.manual_seed(8)
     meta = make_meta([90, 3], [90, 400], 16)
     kv = make_cache(meta, 2, 64, torch.float32)
     q = torch.randn(93, 4, 64, device=DEVICE)
     want = ref_attention.paged_attention(q.cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
     out = torch.full((93, 4, 64), 7.0, device=DEVICE)
-    cut = attention_prefill.Tiling(queries=16, most=8, busy=256, kv_heads=2, least=32)
+    cut = attention_tiling.Tiling(queries=16, most=8, busy=256, kv_heads=2, least=32)
     running = torch.tensor([0, 0, 1, cut.pieces(1, 400)], dtype=torch.int32, device=DEVICE)
     assert running[-1] > 1
     tiles = attention_prefill.Tiles(running, 1, cut)
