@@ -7,12 +7,15 @@ every stream up.
 import gc
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 from api_live import Live
+from kept import keeping
 
 HELLO = [{"role": "user", "content": "hello"}]
 OURS = ("octavo.", "uvicorn.", "starlette.", "msgspec.")
@@ -34,6 +37,25 @@ def slow(live: Live) -> None:
     live.engine.delay_s = 0.05
     live.post("/v1/completions", {"prompt": "hello", "max_tokens": 500, "stream": True, "timeout": 0.2})
     live.engine.delay_s = 0.0
+
+
+def cancelled(live: Live) -> None:
+    """A response in the background that is cancelled."""
+    live.engine.delay_s = 0.02
+    begun = live.post("/v1/responses", {"input": "hello", "background": True, "max_output_tokens": 500})
+    assert live.post(f"/v1/responses/{begun.json['id']}/cancel", {}).status == 200
+    live.engine.delay_s = 0.0
+
+
+def batch(live: Live) -> None:
+    """A batch of one line, from its file to its end."""
+    line = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 3}}'
+    kind = {"Content-Type": "application/octet-stream"}
+    file = live.call("POST", "/v1/files?purpose=batch&filename=in.jsonl", line, kind).json["id"]
+    body = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+    id = live.post("/v1/batches", body).json["id"]
+    while live.get(f"/v1/batches/{id}").json["status"] != "completed":
+        time.sleep(0.01)
 
 
 ASKS: dict[str, Callable[[Live], Any]] = {
@@ -62,35 +84,46 @@ ASKS: dict[str, Callable[[Live], Any]] = {
     "responses stream": lambda live: live.post("/v1/responses", {"input": "hello", "stream": True}),
     "tokenize": lambda live: live.post("/tokenize", {"prompt": "hello"}),
 }
+KEPT: dict[str, Callable[[Live], Any]] = {
+    "response": lambda live: live.post("/v1/responses", {"input": "hello", "max_output_tokens": 20}),
+    "background": lambda live: live.post("/v1/responses", {"input": "hello", "background": True}),
+    "background stream": lambda live: live.post(
+        "/v1/responses", {"input": "hello", "background": True, "stream": True}
+    ),
+    "cancelled": cancelled,
+    "batch": batch,
+}
 
 
 @pytest.fixture
-def found(live: Live) -> Iterator[Callable[[Callable[[Live], Any]], list[str]]]:
-    """What of the server's a full collection finds after some asking."""
-
-    def find(ask: Callable[[Live], Any]) -> list[str]:
-        for _ in range(3):  # the first fill what is cached
-            ask(live)
-            assert live.quiet()
-        gc.collect()
-        for _ in range(5):
-            ask(live)
-            assert live.quiet()
-        settle(live)
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        gc.set_debug(0)
-        names = [name(each) for each in gc.garbage]
-        gc.garbage.clear()
-        return [each for each in names if each.startswith(OURS)]
-
+def uncollected() -> Iterator[None]:
+    """No collections but those that are asked for."""
     gc.disable()
     try:
-        yield find
+        yield
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+def left(live: Live, ask: Callable[[Live], Any]) -> list[str]:
+    """What of the server's a full collection finds after some asking."""
+    for _ in range(3):  # the first fill what is cached
+        ask(live)
+        assert live.quiet()
+    settle(live)
+    gc.collect()
+    for _ in range(5):
+        ask(live)
+        assert live.quiet()
+    settle(live)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    names = [name(each) for each in gc.garbage]
+    gc.garbage.clear()
+    return [each for each in names if each.startswith(OURS)]
 
 
 def settle(live: Live) -> None:
@@ -106,7 +139,13 @@ def name(thing: Any) -> str:
 
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_a_request_leaves_no_garbage(
-    found: Callable[[Callable[[Live], Any]], list[str]], ask: Callable[[Live], Any]
-) -> None:
-    assert found(ask) == []
+@pytest.mark.usefixtures("uncollected")
+def test_a_request_leaves_no_garbage(live: Live, ask: Callable[[Live], Any]) -> None:
+    assert left(live, ask) == []
+
+
+@pytest.mark.parametrize("ask", KEPT.values(), ids=KEPT)
+@pytest.mark.usefixtures("uncollected")
+def test_nor_does_one_that_is_kept(tmp_path: Path, ask: Callable[[Live], Any]) -> None:
+    with keeping(tmp_path) as live:
+        assert left(live, ask) == []
