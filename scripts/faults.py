@@ -50,6 +50,8 @@ TAIL = """
   features. The supervisor lives in the API process, so F4, its death, is F3.
 - Time is the machine's: where two cores had the work of twenty to do, F3 once took longer than its five seconds (the
   processes were killed and waited for a core to end on); rerun under less it held ten times of ten.
+- Memory in S1 is what a process has written to, swap included. Pages of library files are not in it: whether they
+  count as a process's own depends on which other processes have the same files mapped just then.
 - A request that survives one crash and is part of a second from outside gets its 500 too: it is a suspect by then.
 """
 

@@ -5,6 +5,7 @@ leave an answer unread, so this class does.
 """
 
 import asyncio
+import weakref
 from collections import deque
 from functools import partial
 from typing import Any
@@ -147,7 +148,8 @@ class BoundedHttp(HttpToolsProtocol):
         if self._again:
             return
         super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": self._write_paused}}
+        paused = partial(getattr, self.flow, "write_paused")
+        self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "paused": paused}}
         if self.inside:
             self.scope["extensions"][DOOR] = {}
         self._in_head = True
@@ -185,7 +187,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         self._open.append(self.cycle)
         self.cycle.transport = _Answering(self, self.cycle)  # type: ignore[assignment]
-        self.scope["extensions"][CONNECTION]["write"] = partial(_write_part, self.cycle)
+        self.scope["extensions"][CONNECTION]["write"] = partial(_write_part, weakref.ref(self.cycle))
 
     def on_message_complete(self) -> None:
         if not self._body_skipped():
@@ -240,9 +242,6 @@ class BoundedHttp(HttpToolsProtocol):
         elif self.transport.get_write_buffer_size():
             self._watch_unread()
 
-    def _write_paused(self) -> bool:
-        return self.flow.write_paused
-
     def _arm(self) -> None:
         self._disarm()
         self._timer = self.loop.call_later(self.bounds.header_timeout, self._head_timeout)
@@ -262,25 +261,31 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class _Answering:
-    """A connection as one request's cycle sees it."""
+    """A connection as one request's cycle sees it. It keeps neither alive: a request that is over must be gone then,
+    not wait for a collector that would find thousands of them, and whose next one finds more than the last."""
 
     def __init__(self, connection: BoundedHttp, cycle: RequestResponseCycle) -> None:
         self.write = connection.transport.write
         self.is_closing = connection.transport.is_closing
-        self._connection = connection
-        self._cycle = cycle
+        self._transport = connection.transport
+        self._connection = weakref.ref(connection)
+        self._cycle = weakref.ref(cycle)
 
     def close(self) -> None:
         """When the answer is whole; part of the request may be on its way still."""
-        if self._cycle.more_body and not self.is_closing():
-            self._connection.linger()
+        connection, cycle = self._connection(), self._cycle()
+        if connection and cycle and cycle.more_body and not self.is_closing():
+            connection.linger()
         else:
-            self._connection.transport.close()
+            self._transport.close()
 
 
-def _write_part(cycle: RequestResponseCycle, part: bytes) -> bool:
+def _write_part(ref: "weakref.ref[RequestResponseCycle]", part: bytes) -> bool:
     """Write part of a body as the cycle's `send` does, at once. False: it takes no part now."""
-    if not (cycle.response_started and cycle.chunked_encoding) or cycle.response_complete or cycle.flow.write_paused:
+    cycle = ref()
+    if cycle is None or not (cycle.response_started and cycle.chunked_encoding):
+        return False
+    if cycle.response_complete or cycle.flow.write_paused:
         return False
     if not cycle.disconnected:
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))

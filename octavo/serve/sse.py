@@ -119,7 +119,10 @@ class EventStream:
     def fault(self, exc: Exception) -> Failure:
         """What an answer that has begun says of `exc`. Raises it where none has, and for a client that left."""
         if not self.started or isinstance(exc, ClientDisconnect):
-            raise exc
+            try:
+                raise exc
+            finally:
+                del exc  # the traceback holds this frame, which would hold the exception
         if not isinstance(exc, OctavoError):
             log.error("request %s failed in its stream", self._call.request_id, exc_info=exc)
         fail = failure(exc)

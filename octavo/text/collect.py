@@ -234,6 +234,6 @@ class Collector:
     def _logprobs(self, output: TokenOutput, kept: int) -> Positions | None:
         if self._params.logprobs is None:
             return None
-        found = (output.logprobs or [])[:kept]
+        found = Positions(self._tokenizer, (output.logprobs or [])[:kept])
         self.logprobs.add(found)
-        return Positions(self._tokenizer, found)
+        return found

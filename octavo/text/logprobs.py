@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import overload
 
 from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
 
 from octavo.base.wire import TokenLogprobs
 from octavo.text.tokenizer import Tokenizer
@@ -28,22 +29,27 @@ class PositionLogprobs(Struct, frozen=True):
     top: list[Logprob]
 
 
-class Positions(Sequence[PositionLogprobs]):
-    """Positions that get their text when they are looked at: of a long answer with the likeliest of each place, those
-    would be millions of small objects."""
+_PACK = Encoder().encode
+_UNPACK = Decoder(TokenLogprobs).decode
 
-    __slots__ = ("_given", "_tokenizer")
+
+class Positions(Sequence[PositionLogprobs]):
+    """Positions that get their text when they are looked at. Until then each is one string of bytes: a long answer
+    with the likeliest of each place would be millions of small objects, among which the garbage collector would look
+    again and again while the answer grows."""
+
+    __slots__ = ("_packed", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, given: Sequence[TokenLogprobs] = ()) -> None:
         self._tokenizer = tokenizer
-        self._given = list(given)
+        self._packed = [_PACK(each) for each in given]
 
-    def add(self, given: Sequence[TokenLogprobs]) -> None:
+    def add(self, more: "Positions") -> None:
         """More of them, behind."""
-        self._given += given
+        self._packed += more._packed
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._packed)
 
     @overload
     def __getitem__(self, index: int) -> PositionLogprobs: ...
@@ -51,8 +57,10 @@ class Positions(Sequence[PositionLogprobs]):
     def __getitem__(self, index: slice) -> "Positions": ...
     def __getitem__(self, index: int | slice) -> "PositionLogprobs | Positions":
         if isinstance(index, slice):
-            return Positions(self._tokenizer, self._given[index])
-        return describe(self._tokenizer, self._given[index])
+            some = Positions(self._tokenizer)
+            some._packed = self._packed[index]
+            return some
+        return describe(self._tokenizer, _UNPACK(self._packed[index]))
 
 
 def describe(tokenizer: Tokenizer, position: TokenLogprobs) -> PositionLogprobs:

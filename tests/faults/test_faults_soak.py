@@ -79,12 +79,17 @@ class Soak:
 
 
 def own_bytes(pid: int) -> float:
-    """What is the process's own, swap included: resident memory alone hides what was swapped out."""
+    """What the process has written to, swap included: resident memory alone hides what was swapped out.
+
+    Not psutil's uss: it counts pages of a library's file too while no other process has that file mapped. Each engine
+    that dies, and any other Python on the machine that ends, moves 0.5 to 3.5 MB of them without the API process
+    doing anything.
+    """
     try:
-        info = psutil.Process(pid).memory_full_info()
+        maps = psutil.Process(pid).memory_maps()
     except psutil.Error:
         return 0.0
-    return float(info.uss + info.swap)
+    return float(sum(each.anonymous + each.swap for each in maps))
 
 
 @pytest.mark.slow
