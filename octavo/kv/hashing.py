@@ -84,14 +84,19 @@ class HashChain:
         digests, size = self.digests, self._block_size
         data = array("I", tokens[len(digests) * size : num_blocks * size]).tobytes()
         width = 4 * size
-        if len(data) == width:  # what a request that decodes has filled
-            self._running.update(data)
-            digests.append(self._running.copy().digest())
-        elif self._trails is None or digests or len(data) < STRIDE * width:
+        if self._trails is None or digests or len(data) < STRIDE * width:
             self._hash(data, width)
         else:
             self._follow(data, width, self._trails)
         return digests
+
+    def next(self, place: int, data: bytes) -> bytes:
+        """Digest of the block at `place`, which is `data`: one that is known, or the next."""
+        digests = self.digests
+        if place == len(digests):
+            self._running.update(data)
+            digests.append(self._running.copy().digest())
+        return digests[place]
 
     def _follow(self, data: bytes, width: int, trails: Trails) -> None:
         """All of `data` from the first block on, as far as can be along a known trail; a trail for those to come."""

@@ -145,3 +145,24 @@ def test_long_windows_are_given_back_in_chunks() -> None:
     assert kv.pool.num_used <= 6
     kv.free(holding)
     assert kv.pool.num_used == 0
+
+
+def test_many_that_fill_one_block_each_offer_what_they_would_one_by_one() -> None:
+    prompts = [[seed + i % 3 for i in range(12)] for seed in (1, 2, 1, 5)]
+    found = []
+    for together in (False, True):
+        kv = make((None, 6), num_blocks=40)
+        holdings = [kv.hold() for _ in prompts]
+        for holding, tokens in zip(holdings, prompts):
+            assert kv.open(holding, kv.no_match(), 12) is not None
+            holding.chain.extend(tokens, 1)  # one digest is known from a look-up, the second is not
+        for end in (4, 8):
+            if together:
+                kv.commit_next(holdings, prompts)
+            else:
+                for holding, tokens in zip(holdings, prompts):
+                    kv.commit(holding, tokens, end)
+        hits = [kv.match(kv.hold(), tokens) for tokens in prompts]
+        found.append(([holding.committed for holding in holdings], [hit.blocks for hit in hits], bytes(kv.pool.cached)))
+    assert found[0] == found[1]
+    assert found[0][0] == [2] * 4
