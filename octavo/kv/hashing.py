@@ -64,7 +64,8 @@ class Trails:
 
 
 class HashChain:
-    """The digests of one request's full blocks, grown as its tokens become known and never computed twice.
+    """The digests of one request's full blocks, grown as its tokens become known; after the first stride none is
+    computed twice.
 
     One hash runs over the seed and all tokens; the digest of a block is what it stands at behind it. Token ids are
     hashed as 32-bit integers in the machine's order of bytes.
@@ -81,13 +82,16 @@ class HashChain:
 
     def extend(self, tokens: Sequence[int], num_blocks: int) -> list[bytes]:
         """Digests of the first `num_blocks` blocks at least; the tokens of those blocks must be known."""
-        digests, size = self.digests, self._block_size
+        digests, size, trails = self.digests, self._block_size, self._trails
+        along = trails is not None and len(digests) <= STRIDE <= num_blocks - len(digests)
+        if along and digests:  # of the first stride, which a look at the index has asked for
+            self._running = blake2b(self._seed, digest_size=DIGEST_BYTES)
+            digests.clear()
         data = array("I", tokens[len(digests) * size : num_blocks * size]).tobytes()
-        width = 4 * size
-        if self._trails is None or digests or len(data) < STRIDE * width:
-            self._hash(data, width)
+        if along and trails is not None:
+            self._follow(data, 4 * size, trails)
         else:
-            self._follow(data, width, self._trails)
+            self._hash(data, 4 * size)
         return digests
 
     def next(self, place: int, data: bytes) -> bytes:

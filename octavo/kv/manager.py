@@ -20,7 +20,7 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import chain
 
 from octavo.base.specs import KVLayout
-from octavo.kv.hashing import HashChain, Trails, chain_seed
+from octavo.kv.hashing import STRIDE, HashChain, Trails, chain_seed
 from octavo.kv.holding import Grant, Holding, Match
 from octavo.kv.policy import policy_for
 from octavo.kv.pool import BlockPool
@@ -40,6 +40,8 @@ class KVManager:
         self.policies = [policy_for(group.spec, layout.block_size) for group in layout.groups]
         kinds = zip(layout.groups, enumerate(self.policies))
         self._sliding = [entry for group, entry in kinds if group.spec.window is not None]
+        whole = [index for index, group in enumerate(layout.groups) if group.spec.window is None]
+        self._full = whole[0] if whole else None  # a group that needs each block of a prefix
         self.index = PrefixIndex(self.policies, layout.num_blocks)
         self.pool = BlockPool(layout.num_blocks, self.index.forget)
         self._offered = 0 if prefix_caching else EVERY_BLOCK  # without anybody's doing
@@ -70,7 +72,13 @@ class KVManager:
         limit = (len(tokens) - 1) // size if self.prefix_caching else 0
         if limit <= 0:
             return self.no_match()
-        digests = holding.chain.extend(tokens, limit)
+        digests = holding.chain.extend(tokens, min(limit, STRIDE))
+        if limit > STRIDE:
+            # Most long prompts are new: what nobody can have is hashed when it is computed, slice by slice.
+            if self._full is None or self.index.has(self._full, digests[STRIDE - 1]):
+                digests = holding.chain.extend(tokens, limit)
+            else:
+                limit = STRIDE
         hit = self.index.longest_hit(digests, limit)
         refs = self.pool.refs
         blocks, num_free = [], 0

@@ -34,6 +34,10 @@ class PrefixIndex:
                     break
         return hit
 
+    def has(self, group: int, digest: bytes) -> bool:
+        """Whether a block can be found by this digest."""
+        return digest in self._blocks[group]
+
     def blocks(self, group: int, digests: Sequence[bytes]) -> list[int]:
         """The physical blocks of these digests, all of which must be present."""
         index = self._blocks[group]
