@@ -18,6 +18,8 @@ from octavo.weights.facts import ModelFiles, read_model
 
 log = logging.getLogger("octavo.serve")
 
+AFTER_FIRST_S = 0.5  # from the start's end: the first answer comes before what the first schema needs
+
 T = TypeVar("T")
 
 
@@ -46,7 +48,7 @@ async def launch(config: OctavoConfig) -> Backend:
             engine.provide(processor.vocabulary)
             if engine.ready.device != "cpu":  # there memory and the first answer count for more than the first schema
                 await in_thread(processor.vocabulary)
-                engine.provide_now()
+                engine.provide_later(AFTER_FIRST_S)
     except BaseException:
         await engine.close()
         raise
