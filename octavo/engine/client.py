@@ -150,6 +150,15 @@ class EngineClient:
             raise EngineError("the engine does not read what it is sent")
         self._vocabulary, self._tell_vocabulary = vocabulary, None
 
+    def provide_later(self, after_s: float) -> None:
+        """`provide_now` in a while, so that whoever asks a new server first need not wait for it."""
+
+        def tell() -> None:
+            with contextlib.suppress(EngineError):  # of the first request that needs it
+                self.provide_now()
+
+        asyncio.get_running_loop().call_later(after_s, tell)
+
     def abort(self, ids: Iterable[str]) -> None:
         """End requests at the engine's next step; their streams end too. Unknown ids are passed over."""
         wanted = [*self._unsent_aborts, *ids]

@@ -36,6 +36,7 @@ EXIT_BROKEN = 3
 MAX_LAUNCH_BYTES = 1 << 20
 LAST_WORDS_S = 2.0  # how long a dying process waits for its last frame to leave
 HEARTBEAT_S = 1.0  # an engine with work says something at least so often, that it waits if nothing else
+FIRST_WAIT_S = 0.25  # after a start: whoever asks first is not to wait for what makes later steps cheaper
 STILL_WAIT_S = 0.01  # pause when there is work but no step to take
 MAX_MESSAGES_A_STEP = 1024
 REAL_ASSEMBLY = "octavo.engine.assemble:assemble"
@@ -90,7 +91,7 @@ class Loop:
 
     def run(self) -> None:
         """Until Shutdown. Raises what the core raises."""
-        wait: float | None = None
+        wait: float | None = FIRST_WAIT_S
         while True:
             self._read(wait)
             if not self._running:

@@ -64,7 +64,8 @@ class Trails:
 
 
 class HashChain:
-    """The digests of one request's full blocks, grown as its tokens become known and never computed twice.
+    """The digests of one request's full blocks, grown as its tokens become known; after the first stride none is
+    computed twice.
 
     One hash runs over the seed and all tokens; the digest of a block is what it stands at behind it. Token ids are
     hashed as 32-bit integers in the machine's order of bytes.
@@ -81,17 +82,25 @@ class HashChain:
 
     def extend(self, tokens: Sequence[int], num_blocks: int) -> list[bytes]:
         """Digests of the first `num_blocks` blocks at least; the tokens of those blocks must be known."""
-        digests, size = self.digests, self._block_size
+        digests, size, trails = self.digests, self._block_size, self._trails
+        along = trails is not None and len(digests) <= STRIDE <= num_blocks - len(digests)
+        if along and digests:  # of the first stride, which a look at the index has asked for
+            self._running = blake2b(self._seed, digest_size=DIGEST_BYTES)
+            digests.clear()
         data = array("I", tokens[len(digests) * size : num_blocks * size]).tobytes()
-        width = 4 * size
-        if len(data) == width:  # what a request that decodes has filled
+        if along and trails is not None:
+            self._follow(data, 4 * size, trails)
+        else:
+            self._hash(data, 4 * size)
+        return digests
+
+    def next(self, place: int, data: bytes) -> bytes:
+        """Digest of the block at `place`, which is `data`: one that is known, or the next."""
+        digests = self.digests
+        if place == len(digests):
             self._running.update(data)
             digests.append(self._running.copy().digest())
-        elif self._trails is None or digests or len(data) < STRIDE * width:
-            self._hash(data, width)
-        else:
-            self._follow(data, width, self._trails)
-        return digests
+        return digests[place]
 
     def _follow(self, data: bytes, width: int, trails: Trails) -> None:
         """All of `data` from the first block on, as far as can be along a known trail; a trail for those to come."""

@@ -4,7 +4,8 @@
     open     take the matched blocks and room for the first chunk
     reserve  room for more tokens; frees what sliding windows have passed
     grow     the same for many that need one token each
-    commit   make full blocks findable, at plan time: see below
+    commit   make full blocks findable: see below
+    commit_next  the same for many that have filled one each
     uncommit take that back after a failed step
     free     give all back
 
@@ -14,14 +15,19 @@ A block is findable as soon as its tokens are known and scheduled, before the de
 the device and each layer writes all keys and values of a step before it reads any.
 """
 
+from array import array
 from collections.abc import Container, Iterable, Sequence
+from itertools import chain
 
 from octavo.base.specs import KVLayout
-from octavo.kv.hashing import HashChain, Trails, chain_seed
+from octavo.kv.hashing import STRIDE, HashChain, Trails, chain_seed
 from octavo.kv.holding import Grant, Holding, Match
 from octavo.kv.policy import policy_for
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
+
+EVERY_BLOCK = 1 << 40
+"""More blocks than any request has: where nobody looks for prefixes, none is ever to be offered."""
 
 
 class KVManager:
@@ -34,8 +40,11 @@ class KVManager:
         self.policies = [policy_for(group.spec, layout.block_size) for group in layout.groups]
         kinds = zip(layout.groups, enumerate(self.policies))
         self._sliding = [entry for group, entry in kinds if group.spec.window is not None]
+        whole = [index for index, group in enumerate(layout.groups) if group.spec.window is None]
+        self._full = whole[0] if whole else None  # a group that needs each block of a prefix
         self.index = PrefixIndex(self.policies, layout.num_blocks)
         self.pool = BlockPool(layout.num_blocks, self.index.forget)
+        self._offered = 0 if prefix_caching else EVERY_BLOCK  # without anybody's doing
         self._trails = Trails()
         self.capacity = 0  # over all holdings, shared blocks counted once for each that holds them
 
@@ -63,7 +72,13 @@ class KVManager:
         limit = (len(tokens) - 1) // size if self.prefix_caching else 0
         if limit <= 0:
             return self.no_match()
-        digests = holding.chain.extend(tokens, limit)
+        digests = holding.chain.extend(tokens, min(limit, STRIDE))
+        if limit > STRIDE:
+            # Most long prompts are new: what nobody can have is hashed when it is computed, slice by slice.
+            if self._full is None or self.index.has(self._full, digests[STRIDE - 1]):
+                digests = holding.chain.extend(tokens, limit)
+            else:
+                limit = STRIDE
         hit = self.index.longest_hit(digests, limit)
         refs = self.pool.refs
         blocks, num_free = [], 0
@@ -101,7 +116,7 @@ class KVManager:
             self.pool.share(filter(None, blocks))
             holding.tables[group].extend(blocks)
             holding.first_live[group] = self.policies[group].first_block(match.num_tokens)
-        holding.committed = match.num_blocks
+        holding.committed = max(match.num_blocks, self._offered)
         holding.capacity = match.num_tokens
         self.capacity += match.num_tokens
         self._append(holding, places)
@@ -127,15 +142,15 @@ class KVManager:
                 return None
         return Grant(want, first, self._append(holding, places) if places else None)
 
-    def grow(self, holdings: Sequence[Holding]) -> list[list[int]]:
-        """One more block for each table of those whose room is used up, per group in the order of `holdings`.
+    def grow(self, holdings: Sequence[Holding], starts: Iterable[int]) -> list[list[int]]:
+        """One more block for each table of these, per group in their order; each computes from its start on.
 
-        The caller has checked that they are there.
+        The caller has checked that the blocks are there.
         """
         count = len(holdings)
         if self._sliding:
-            for holding in holdings:
-                self._slide(holding, holding.capacity)
+            for holding, start in zip(holdings, starts):
+                self._slide(holding, start)
         taken = self.pool.take(count * self.num_groups)
         blocks = [taken[first : first + count] for first in range(0, len(taken), count)]
         for group, new in enumerate(blocks):
@@ -155,8 +170,6 @@ class KVManager:
         if last <= first:
             return []
         holding.committed = last
-        if not self.prefix_caching:
-            return []
         digests = holding.chain.extend(tokens, last)
         add, cached = self.index.add, self.pool.cached
         added = []
@@ -167,6 +180,20 @@ class KVManager:
                     cached[block] = 1
                     added.append(block)
         return added
+
+    def commit_next(self, holdings: Sequence[Holding], lines: Sequence[Sequence[int]]) -> None:
+        """`commit` for many that have each filled one block more: ``lines[i]`` are the tokens of ``holdings[i]``."""
+        size = self.block_size
+        places = [holding.committed for holding in holdings]
+        filled = [line[place * size : (place + 1) * size] for line, place in zip(lines, places)]
+        data = array("I", chain.from_iterable(filled)).tobytes()
+        width, digests = 4 * size, []
+        for index, (holding, place) in enumerate(zip(holdings, places)):
+            digests.append(holding.chain.next(place, data[index * width : (index + 1) * width]))
+            holding.committed = place + 1
+        for group in range(self.num_groups):
+            blocks = [holding.tables[group][place] for holding, place in zip(holdings, places)]
+            self.index.add_all(group, digests, blocks, self.pool.cached)
 
     def uncommit(self, blocks: Iterable[int]) -> None:
         """What these blocks should hold was never written, or is in doubt."""

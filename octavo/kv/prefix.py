@@ -34,6 +34,10 @@ class PrefixIndex:
                     break
         return hit
 
+    def has(self, group: int, digest: bytes) -> bool:
+        """Whether a block can be found by this digest."""
+        return digest in self._blocks[group]
+
     def blocks(self, group: int, digests: Sequence[bytes]) -> list[int]:
         """The physical blocks of these digests, all of which must be present."""
         index = self._blocks[group]
@@ -46,6 +50,13 @@ class PrefixIndex:
         self._digests[block] = digest
         self._groups[block] = group
         return True
+
+    def add_all(self, group: int, digests: Sequence[bytes], blocks: Sequence[int], cached: bytearray) -> None:
+        """`add` for many, with a mark in `cached` for those that are findable then; block 0 is none."""
+        index, mine, groups = self._blocks[group], self._digests, self._groups
+        for digest, block in zip(digests, blocks):
+            if block and not cached[block] and index.setdefault(digest, block) == block:
+                mine[block], groups[block], cached[block] = digest, group, 1
 
     def forget(self, block: int) -> None:
         """The block holds this prefix no longer; harmless if it held none."""

@@ -56,10 +56,10 @@ _first = list(FIRST)  # those that have not run
 
 def import_torch() -> bool:
     """Import torch, LATER left for later. False: all of it, for this torch was not tried, or not with a GPU."""
-    no_gpu = _no_gpu()
-    lean = "torch" not in sys.modules and _version().startswith(TRIED if no_gpu else TRIED_WITH_GPU)
+    on_cpu = no_gpu()
+    lean = "torch" not in sys.modules and _version().startswith(TRIED if on_cpu else TRIED_WITH_GPU)
     if lean:
-        sys.meta_path.insert(0, _Finder(LATER | LATER_ON_CPU if no_gpu else LATER))
+        sys.meta_path.insert(0, _Finder(LATER | LATER_ON_CPU if on_cpu else LATER))
     import torch
 
     if lean and hasattr(torch._C, "_set_generator_metaclass"):  # from torch 2.13 on
@@ -140,7 +140,8 @@ class _Finder:
         return spec
 
 
-def _no_gpu() -> bool:
+def no_gpu() -> bool:
+    """Whether there is certainly none, as far as can be told without torch."""
     return sys.platform == "darwin" or (sys.platform == "linux" and not any(Path(each).exists() for each in _GPU_FILES))
 
 

@@ -75,11 +75,13 @@ class Draft:
 
     def add_blocks(self, rows: Longs, places: Longs, blocks: list[list[int]]) -> None:
         """Tables grew: ``blocks[group][i]`` stands at ``places[i]`` of the row ``rows[i]``, for each KV group."""
-        groups = np.repeat(np.arange(len(blocks)), rows.size)
-        if len(blocks) > 1:
-            rows, places = np.tile(rows, len(blocks)), np.tile(places, len(blocks))
-        columns = (_numbers(rows), _numbers(groups), _numbers(places), array("q", chain.from_iterable(blocks)))
-        self.new_blocks.append(NewBlocks(*columns))
+        groups, count = len(blocks), len(rows)
+        if groups > 1:
+            rows, places = np.tile(rows, groups), np.tile(places, groups)
+        which = array("q", chain.from_iterable([group] * count for group in range(groups)))
+        self.new_blocks.append(
+            NewBlocks(_numbers(rows), which, _numbers(places), array("q", chain.from_iterable(blocks)))
+        )
 
     def close(self, ledger: Ledger) -> bool:
         """All have been told; False if that is nobody."""

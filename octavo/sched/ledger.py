@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-KNOWN, COMPUTED, HORIZON, ATTENTION, STAY = range(5)
-WIDTH = 5
+KNOWN, COMPUTED, HORIZON, ATTENTION, PROMPT, LIMIT, STAY = range(7)
+WIDTH = 7
 NO_TOKEN = -1  # of a row whose logits were no numbers
 
 

@@ -14,7 +14,7 @@ from typing import cast
 
 from octavo.base.wire import EngineRequest, Progress, TokenLogprobs
 from octavo.kv.holding import Holding
-from octavo.sched.ledger import ATTENTION, COMPUTED, HORIZON, KNOWN, WIDTH, Ledger, Number
+from octavo.sched.ledger import ATTENTION, COMPUTED, HORIZON, KNOWN, LIMIT, PROMPT, WIDTH, Ledger, Number
 
 
 class State(Enum):
@@ -83,8 +83,9 @@ class Request:
         self.state = State.WAITING
         self.row = NO_ROW
         self.numbers = cast(MutableSequence[int], [0] * WIDTH)
-        self.numbers[KNOWN] = self.num_prompt
         self.limit = min(self.num_prompt + sampling.max_tokens, max_model_len)
+        self.numbers[KNOWN] = self.numbers[PROMPT] = self.num_prompt
+        self.numbers[LIMIT] = self.limit
         self.ends = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
         self.min_known = self.num_prompt + sampling.min_tokens
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it

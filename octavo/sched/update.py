@@ -10,7 +10,7 @@ from octavo.base.wire import Outputs, TokenLogprobs, TokenOutput
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import cut, failed
-from octavo.sched.ledger import ATTENTION, STAY, Bools
+from octavo.sched.ledger import ATTENTION, LIMIT, STAY, Bools, Longs, Roster
 from octavo.sched.request import Request, State
 
 Scores = list[TokenLogprobs | None]
@@ -35,7 +35,7 @@ class Update:
         who, tokens = draft.sampled, result.tokens
         if len(tokens) != len(who):
             raise ValueError(f"step {plan.step}: {len(tokens)} results for {len(who)} sampled rows")
-        plain = self._plain(draft, result)
+        plain, filled = self._plain(draft, result)
         ids, lines = who.ids, who.lines
         some = np.count_nonzero(plain)
         if some < len(who):
@@ -43,6 +43,8 @@ class Update:
             ids, lines = list(compress(ids, mask)), list(compress(lines, mask))
             tokens = list(compress(tokens, mask))
         deque(map(list.append, lines, tokens), maxlen=0)
+        if filled.size:
+            self._commit_next(who, filled)
         if len(tokens) < len(who) or result.prompt_logprobs:
             self._look_closer(draft, plan, result, (~plain).nonzero()[0].tolist())
             ids, tokens = ids + self._ids, tokens + self._tokens
@@ -52,18 +54,30 @@ class Update:
             self._board.sweep()
         return Outputs(self._outputs, ids, tokens)
 
-    def _plain(self, draft: Draft, result: StepResult) -> Bools:
-        """Those that run as they did, got one token that ends nothing, fills no block and has nothing to it."""
+    def _plain(self, draft: Draft, result: StepResult) -> tuple[Bools, Longs]:
+        """Those that run as they did, got one token that ends nothing and has nothing to it; and the places of those of
+        them that have filled a block."""
         who, tokens = draft.sampled, result.tokens
         columns = self._board.ledger.columns
+        counts, attention = draft.places + 1, columns[ATTENTION].take(who.rows)
         plain: Bools = columns[STAY].take(who.rows) == who.stays
-        plain &= draft.places + 1 < columns[ATTENTION].take(who.rows)
+        plain &= counts <= attention
+        filled = counts == attention
+        if np.count_nonzero(filled):
+            plain &= counts < columns[LIMIT].take(who.rows)
         if not who.ends.isdisjoint(tokens):
             plain &= [token not in who.ends for token in tokens]
         for special in (result.more, result.logprobs):
             if special:
                 plain[list(special)] = False
-        return plain
+        return plain, (plain & filled).nonzero()[0]
+
+    def _commit_next(self, who: Roster, places: Longs) -> None:
+        """Offer the blocks that these have filled: the device has computed all tokens but the newest."""
+        kv, columns, rows = self._board.kv, self._board.ledger.columns, who.rows.take(places)
+        chosen = places.tolist()
+        kv.commit_next([who.requests[place].holding for place in chosen], [who.lines[place] for place in chosen])
+        columns[ATTENTION][rows] = np.minimum(columns[ATTENTION][rows] + kv.block_size, columns[LIMIT][rows])
 
     def _look_closer(self, draft: Draft, plan: StepPlan, result: StepResult, places: list[int]) -> None:
         """Those with something to think of, one by one."""
@@ -122,11 +136,11 @@ class Update:
             self._board.counters.corrupted += token != NONE_LEFT
             output = failed(output, token)
         self._outputs.append(output)
+        if finish != "error":
+            self._commit(request)
         if finish is not None:
             self._board.end(request)
             self._ended = True
-        else:
-            self._commit(request)
 
     def _commit(self, request: Request) -> None:
         """Offer filled blocks to the prefix index: those before the newest token, which the device has computed."""

@@ -10,12 +10,15 @@ from typing import TypeVar
 
 from octavo.base.config import OctavoConfig
 from octavo.engine.client import EngineClient
+from octavo.platform.lean_torch import no_gpu
 from octavo.serve.calls import Backend
 from octavo.text.load import TextSide, load_text
 from octavo.text.request import Limits
 from octavo.weights.facts import ModelFiles, read_model
 
 log = logging.getLogger("octavo.serve")
+
+AFTER_FIRST_S = 0.5  # from the start's end: the first answer comes before what the first schema needs
 
 T = TypeVar("T")
 
@@ -45,7 +48,7 @@ async def launch(config: OctavoConfig) -> Backend:
             engine.provide(processor.vocabulary)
             if engine.ready.device != "cpu":  # there memory and the first answer count for more than the first schema
                 await in_thread(processor.vocabulary)
-                engine.provide_now()
+                engine.provide_later(AFTER_FIRST_S)
     except BaseException:
         await engine.close()
         raise
@@ -55,9 +58,12 @@ async def launch(config: OctavoConfig) -> Backend:
 def _load(config: OctavoConfig, files: ModelFiles, phases: dict[str, float]) -> TextSide:
     serve = config.serve
     with _timed("tokenizer", phases):
-        return load_text(
+        side = load_text(
             files, config.engine.model, tool_parser=serve.tool_call_parser, reasoning_parser=serve.reasoning_parser
         )
+    if side.vocabulary is not None and config.engine.device.device != "cpu" and not no_gpu():
+        side.vocabulary()  # the engine will be told at once, and this process has nothing else to do until then
+    return side
 
 
 @contextmanager

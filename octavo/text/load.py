@@ -1,12 +1,15 @@
 """The text side of a model, from its files: tokenizer, chat template, recommended sampling values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.base.config import ModelConfig
+from octavo.base.wire import Vocabulary
 from octavo.text.chat import ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
 from octavo.text.parse.speech import Speech
 from octavo.text.request import Limits, TextProcessor
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, TokenizerSource, load_tokenizer
 
 
@@ -19,10 +22,19 @@ class TextSide:
     defaults: Defaults
     seed: int
     speech: Speech  # how the model marks thoughts and calls
+    vocabulary: Callable[[], Vocabulary] | None  # as in TextProcessor
 
     def processor(self, limits: Limits) -> TextProcessor:
         """The front door, for an engine with these limits."""
-        return TextProcessor(self.tokenizer, self.template, limits, self.defaults, seed=self.seed, speech=self.speech)
+        return TextProcessor(
+            self.tokenizer,
+            self.template,
+            limits,
+            self.defaults,
+            seed=self.seed,
+            speech=self.speech,
+            vocabulary=self.vocabulary,
+        )
 
 
 def load_text(
@@ -39,4 +51,4 @@ def load_text(
     _ = tokenizer.longest_token  # worked out now and not in the first request
     source = "\n".join(tokenizer.templates.values())
     speech = Speech(tokenizer, source, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
-    return TextSide(tokenizer, template, defaults, config.seed, speech)
+    return TextSide(tokenizer, template, defaults, config.seed, speech, vocabulary_of(tokenizer))

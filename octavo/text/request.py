@@ -3,7 +3,7 @@
 Everything here is a plain function of its arguments and thread safe: call it off the event loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.base.params import SamplingParams
-from octavo.base.wire import EngineRequest, Sampling
+from octavo.base.wire import EngineRequest, Sampling, Vocabulary
 from octavo.grammar.forms import check_shape
 from octavo.grammar.spec import RIDER, GrammarSpec, encode_spec
 from octavo.text.chat import NO_TEMPLATE, ChatTemplate
@@ -62,13 +62,14 @@ class TextProcessor:
         *,
         seed: int = 0,
         speech: Speech | None = None,
+        vocabulary: Callable[[], Vocabulary] | None = None,
     ) -> None:
         self.speech = speech
         self.tokenizer = tokenizer
         self.template = chat
         self.limits = limits
         self.defaults = defaults
-        self.vocabulary = vocabulary_of(tokenizer)
+        self.vocabulary = vocabulary or vocabulary_of(tokenizer)
         self._vocab_size = min(tokenizer.vocab_size, limits.vocab_size)
         self._seed = seed
         self._counter = count(1)

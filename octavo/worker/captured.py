@@ -81,7 +81,9 @@ class CapturedLauncher:
         self._windows = [group.spec.window for group in ground.layout.groups]
         self._eager = eager
         self._rooms = rooms_for(table.max_rows, max_tokens, fresh=ahead.fresh_rooms)
-        self._by_size = tightest_first(self._rooms)
+        self._by_size = {
+            mixed: tightest_first([room for room in self._rooms if room.mixed == mixed]) for mixed in (False, True)
+        }
         self._steps: dict[Room, _Step] = {}
         self._asked: Counter[Room] = Counter()
         self._lineup = NOBODY  # of the last plan
@@ -125,7 +127,7 @@ class CapturedLauncher:
             self._lineup, self._settled = Lineup.of(plan), None
         if self._settled is not None:
             return self._settled
-        able = holding(self._lineup, self._by_size)
+        able = holding(self._lineup, self._by_size[self._lineup.mixed])
         room = fitting(able, self._lineup.total, self._steps)
         if room is None:
             return None

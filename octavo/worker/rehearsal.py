@@ -35,6 +35,7 @@ from octavo.worker.table import RequestTable
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
+BREATH_S = 0.3  # after a start: whoever asks a new server first finds the interpreter free
 ROTATIONS = 64  # positions in the rotation tables: no kernel's shape depends on their number
 
 
@@ -61,7 +62,7 @@ class Rehearsal:
         self._part = part
         self._first = threading.Event()
         self._rest = threading.Event()
-        self._closed = False
+        self._closed = threading.Event()
         threading.Thread(target=self._run, name="octavo-rehearsal", daemon=True).start()
 
     def first_done(self) -> None:
@@ -74,7 +75,7 @@ class Rehearsal:
 
     def close(self) -> None:
         """Begin no more."""
-        self._closed = True
+        self._closed.set()
         self._rest.set()
         self._compiler.close()
 
@@ -82,11 +83,12 @@ class Rehearsal:
         try:
             scenes = rehearse(self._ops, self._part)
             for _ in iter(lambda: self._compiler.note(lambda: next(scenes, None)), None):
-                if self._closed:
+                if self._closed.is_set():
                     return
                 if not self._first.is_set():
                     self._first.set()
-                    self._rest.wait(PATIENCE_S)
+                    if self._rest.wait(PATIENCE_S):
+                        self._closed.wait(BREATH_S)
         except Exception as error:  # kernels then compile as they are launched
             log.debug("the rehearsal ended early", exc_info=error)
         finally:

@@ -42,9 +42,13 @@ def tightest_first(rooms: Sequence[Room]) -> list[Room]:
 def holding(lineup: Lineup, rooms: Sequence[Room]) -> list[Room]:
     """Those of `rooms` that hold a lineup, tightest first as they stand."""
     mixed, rows, tokens, fresh = lineup.mixed, lineup.rows.size, lineup.total, lineup.fresh
-    able = [room for room in rooms if room.tokens >= tokens and room.rows >= rows and room.mixed == mixed]
     # A long step is the device's to do in any case: room that nobody fills would cost more than launches do.
-    return [room for room in able if (fresh or not room.fresh) and room.tokens <= max(MIXED_TOKENS[-1], LOOSE * tokens)]
+    most = max(MIXED_TOKENS[-1], LOOSE * tokens)
+    return [
+        room
+        for room in rooms
+        if tokens <= room.tokens <= most and room.rows >= rows and room.mixed == mixed and fresh >= room.fresh
+    ]
 
 
 def fitting(able: Sequence[Room], tokens: int, ready: Container[Room]) -> Room | None:

@@ -25,6 +25,7 @@ from octavo.worker.staging import Ints, Longs, Stager, longs
 
 # The token sampled last stands one place behind the longest context; a step in flight may draw one more.
 _LOOKAHEAD = 8
+LONG = 4096  # numbers in a row that have a copy of their own: a scatter sends a place of 64 bits with each
 _PLAIN = Sampling(seed=0, max_tokens=1, temperature=0.0)
 _ALIGN = 4  # int32 places: what a row has begins on 16 bytes
 
@@ -86,16 +87,16 @@ class RequestTable:
         self._check(plan)
         more = [self._more_blocks(new) for new in plan.new_blocks]
         spans = [span for added in plan.added for span in self._spans(added)]
-        places = [np.arange(first, first + values.size) for first, values in spans]
-        values = [values for _, values in spans]
-        for where, what in more:
-            places.append(where)
-            values.append(what)
-        rows = [longs([added.row for added in plan.added])] if plan.added else []
-        index, fresh, *wiped = self._stager.send([longs(_joined(places)), _joined(values), *rows])
-        for each in wiped:
-            self.lines.index_fill_(0, each.view(torch.int64), 0)
+        whole = [span for span in spans if span[1].size >= LONG]
+        more += [(np.arange(at, at + values.size), values) for at, values in spans if values.size < LONG]
+        places, values = (_joined(each) for each in zip(*more))
+        sent = [longs(places), values, longs([added.row for added in plan.added]), *(values for _, values in whole)]
+        index, fresh, wiped, *runs = self._stager.send(sent)
+        if plan.added:
+            self.lines.index_fill_(0, wiped.view(torch.int64), 0)
         self._flat.index_copy_(0, index.view(torch.int64), fresh)
+        for (at, values), run in zip(whole, runs):
+            self._flat[at : at + values.size].copy_(run)
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Put one token ``[S]`` into each row's line, 0 for one below it: rows, positions int64 ``[S]``."""
@@ -151,5 +152,5 @@ class RequestTable:
         return self._steps @ columns[:3] + self.blocks_at, columns[3].astype(np.int32)
 
 
-def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from octavo.base.plan import StepPlan, StepResult
@@ -20,6 +20,7 @@ class HostTime:
     """Median seconds of a step on the host: all but the wait for results, and what of it the worker takes."""
 
     whole: float
+    mean: float  # of the same; some steps give blocks, most do not
     forward: float
     sample: float
     read: float
@@ -97,8 +98,10 @@ def host_time(executor: Any, run: Callable[[], object], rows: int) -> HostTime:
     pairs = [(step, then) for step, then in pairwise(meter.steps) if step.rows == step.tokens == rows]
     if not pairs:
         raise RuntimeError(f"no step decoded {rows} requests at once")
+    whole = [(then.begin - step.begin) - (then.waited - step.waited) for step, then in pairs]
     return HostTime(
-        whole=median((then.begin - step.begin) - (then.waited - step.waited) for step, then in pairs),
+        whole=median(whole),
+        mean=mean(whole),
         forward=median(step.forward for step, _ in pairs),
         sample=median(step.sample for step, _ in pairs),
         read=median(step.read for step, _ in pairs),

@@ -112,7 +112,9 @@ POINTS: dict[str, Point] = {
     "T13.client": Point("the load generator itself, 64 streams", "% of a core", less=True),
     "T13.api": Point("the API process, 64 streams, CPU time a token, no engine and no socket", "us", less=True),
     "T14": Point("Qwen3-0.6B, 256 running, a decode step's time on the host", "us", 50, less=True),
-    "T14.plan": Point("256 running, planning and update alone, no device", "us", less=True),
+    "T14.plan": Point(
+        "256 running, planning and update alone, no device (mean, rows at all places of their blocks)", "us", less=True
+    ),
     "T14.busy": Point("Qwen3-0.6B, 256 running, GPU busy (kernels over time, with a profiler on)", "%", 100),
     "T15": Point(
         "Qwen3-0.6B, 32 streams, p99 between tokens while a 32k prompt is computed, over idle", "x", 1, less=True

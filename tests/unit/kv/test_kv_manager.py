@@ -1,6 +1,7 @@
 """Transactions: all or nothing, for all groups, and everything comes back."""
 
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
+from octavo.kv.hashing import STRIDE, HashChain, chain_seed
 from octavo.kv.manager import KVManager
 
 TOKENS = list(range(100, 140))
@@ -63,6 +64,24 @@ def test_a_whole_prompt_is_never_hit() -> None:
     assert kv.match(holding, TOKENS[:9]).num_tokens == 8
     assert kv.match(kv.hold(), [*TOKENS[:5], 0, 0, 0, 0]).num_tokens == 4
     assert kv.match(kv.hold("salt"), TOKENS[:9]).num_tokens == 0
+
+
+def test_of_a_long_prompt_that_nobody_began_only_the_first_stride_is_hashed() -> None:
+    base = list(range(4 * 3 * STRIDE + 1))
+    for windows, known in (((None,), False), ((6, None), False), ((6,), False), ((None,), True)):
+        kv = make(windows, num_blocks=400)
+        if known:
+            fill(kv, base)
+        holding = kv.hold()
+        match = kv.match(holding, base)
+        assert match.num_blocks == (3 * STRIDE if known else 0)
+        assert len(holding.chain.digests) == (STRIDE if None in windows and not known else 3 * STRIDE)
+    # Half of the first stride is known: found without more.
+    kv = make(num_blocks=400)
+    fill(kv, base[: 2 * STRIDE])
+    holding = kv.hold()
+    assert kv.match(holding, base).num_blocks == STRIDE // 2
+    assert holding.chain.extend(base, 3 * STRIDE) == HashChain(4, chain_seed()).extend(base, 3 * STRIDE)
 
 
 def test_matching_counts_free_blocks_that_it_would_take() -> None:
@@ -145,3 +164,24 @@ def test_long_windows_are_given_back_in_chunks() -> None:
     assert kv.pool.num_used <= 6
     kv.free(holding)
     assert kv.pool.num_used == 0
+
+
+def test_many_that_fill_one_block_each_offer_what_they_would_one_by_one() -> None:
+    prompts = [[seed + i % 3 for i in range(12)] for seed in (1, 2, 1, 5)]
+    found = []
+    for together in (False, True):
+        kv = make((None, 6), num_blocks=40)
+        holdings = [kv.hold() for _ in prompts]
+        for holding, tokens in zip(holdings, prompts):
+            assert kv.open(holding, kv.no_match(), 12) is not None
+            holding.chain.extend(tokens, 1)  # one digest is known from a look-up, the second is not
+        for end in (4, 8):
+            if together:
+                kv.commit_next(holdings, prompts)
+            else:
+                for holding, tokens in zip(holdings, prompts):
+                    kv.commit(holding, tokens, end)
+        hits = [kv.match(kv.hold(), tokens) for tokens in prompts]
+        found.append(([holding.committed for holding in holdings], [hit.blocks for hit in hits], bytes(kv.pool.cached)))
+    assert found[0] == found[1]
+    assert found[0][0] == [2] * 4

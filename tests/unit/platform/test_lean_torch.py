@@ -9,7 +9,7 @@ SKIPPED = 77
 BEGIN = f"""
 import sys
 from octavo.platform import lean_torch
-lean_torch._no_gpu = lambda: True
+lean_torch.no_gpu = lambda: True
 if not lean_torch.import_torch():
     sys.exit({SKIPPED})
 import torch
@@ -61,7 +61,7 @@ def test_each_is_whole_when_it_is_used(name: str) -> None:
     run(f"{USES[name]}\nassert 'torch.{name}' not in waiting()")
 
 
-@pytest.mark.parametrize("change", ["_no_gpu = lambda: False", "_version = lambda: '99.0.1'"])
+@pytest.mark.parametrize("change", ["no_gpu = lambda: False", "_version = lambda: '99.0.1'"])
 def test_where_a_gpu_may_be_and_with_another_torch_nothing_changes(change: str) -> None:
     code = f"""
 import sys

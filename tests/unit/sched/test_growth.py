@@ -6,6 +6,7 @@ import pytest
 
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import EngineRequest, Sampling
+from octavo.kv.manager import KVManager
 from octavo.sched import growth
 from octavo.sched.board import Board
 from octavo.sched.limits import Limits
@@ -54,11 +55,32 @@ def run(windows, seed, depth):
 @pytest.mark.parametrize("seed", range(4))
 def test_growth_together_is_growth_one_by_one(monkeypatch, windows, depth, seed):
     served = []
-    settle = growth._settle
-    monkeypatch.setattr(growth, "_settle", lambda *args: served.append(len(args[2])) or settle(*args))
+    grow = KVManager.grow
+    monkeypatch.setattr(KVManager, "grow", lambda *args: served.append(len(args[1])) or grow(*args))
     together = run(windows, seed, depth)
     assert max(served) > 1
     monkeypatch.setattr(Board, "plenty", False)
     served.clear()
     assert run(windows, seed, depth) == together
     assert not served
+
+
+def test_whoever_needs_a_block_soon_gets_it_with_those_who_need_it_now():
+    """Rows at every place of their blocks: without that there would be somebody in every step."""
+    size, rows, steps = 16, 32, 64
+    layout = KVLayout(groups=(KVGroup(KVSpec(1, 8), (0,)),), block_size=size, num_blocks=1000, dtype_bytes=2)
+    limits = Limits(max_model_len=400, max_num_seqs=rows, max_num_batched_tokens=4096)
+    scheduler, executor = Scheduler(layout, limits), FakeExecutor(max_rows=rows, max_tokens=4096, vocab_size=7)
+    executor.start(layout)
+    for row in range(rows):
+        sampling = Sampling(seed=0, max_tokens=steps, temperature=0.0)
+        scheduler.add(EngineRequest(f"{row}", [row % 7] * (20 + row % size), sampling))
+    grown, idle = [], []
+    while (plan := scheduler.plan()) is not None:
+        executor.forward(plan)
+        grown.append(sum(len(new.rows) for new in plan.new_blocks))
+        idle.append(max(r.holding.capacity - r.computed for r in scheduler.board.running))
+        scheduler.update(plan, executor.sample({}).result())
+    assert not executor.violations
+    assert sum(count > 0 for count in grown) <= len(grown) // 4 + 1
+    assert max(idle) < size + size // growth.EARLY
