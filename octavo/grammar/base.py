@@ -82,6 +82,12 @@ class Matcher(Protocol):
         """`accept` of many of a class, each its token. One that says False is of no more use."""
         ...
 
+    @staticmethod
+    def is_apart(count: int) -> bool:
+        """Whether so many of a class are better moved and filled by another thread: both calls give the interpreter's
+        lock up, and the machine has cores for them."""
+        ...
+
     @property
     def is_accepting(self) -> bool:
         """Whether the text so far is whole."""

@@ -83,7 +83,7 @@ class Guide:
         matcher said of the row."""
         filled = filled and (not self._free or self._preface.confine(row, self._matcher))
         if not filled:
-            self.failure = GAVE_UP
+            self.failure = self.failure or GAVE_UP
             row.fill(0)
         early = self._limit - self._left < self._spec.min_tokens
         if self._free and filled:
