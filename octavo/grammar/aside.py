@@ -1,6 +1,7 @@
 """Aside: what another thread does meanwhile. For native code that gives the interpreter's lock up."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -15,55 +16,60 @@ class Aside(Generic[T]):
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: threading.Thread | None = None
-        self._given, self._begun, self._done = (_held() for _ in range(3))
-        self._work: Callable[[], T] | None = None
-        self._result: T | None = None
-        self._error: BaseException | None = None
+        self._desk: _Desk[T] = _Desk()
+        thread = threading.Thread(target=self._desk.serve, name=name, daemon=True)
+        thread.start()
+        # At the interpreter's end too: native code under way may call back into it.
+        self.close = weakref.finalize(self, self._desk.close, thread)
+        """Wait for what is under way and end the thread. May be called again."""
 
     def begin(self, work: Callable[[], T]) -> None:
         """Have it done. The last work's result must have been taken."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
-        self._work = work
-        self._given.release()
-        self._begun.acquire()
+        self._desk.work = work
+        self._desk.given.release()
+        self._desk.begun.acquire()
 
     def result(self) -> T:
         """Wait for what was begun. Raises what it raised."""
-        self._done.acquire()
-        result, error = self._result, self._error
-        self._result = self._error = None
+        desk = self._desk
+        desk.done.acquire()
+        result, error = desk.result, desk.error
+        desk.result = desk.error = None
         if error is not None:
             raise error
         return result  # type: ignore[return-value]  # it is the work's, which may be None
 
-    def close(self) -> None:
-        """End the thread, nothing being under way."""
-        if self._thread is not None:
-            self._work = None
-            self._given.release()
-            self._thread.join()
-            self._thread = None
 
-    def _serve(self) -> None:
+class _Desk(Generic[T]):
+    """What the two threads share."""
+
+    def __init__(self) -> None:
+        self.given, self.begun, self.done = (_held() for _ in range(3))
+        self.work: Callable[[], T] | None = None
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def serve(self) -> None:
         while True:
-            self._given.acquire()
-            work, self._work = self._work, None
+            self.given.acquire()
+            work, self.work = self.work, None
             if work is None:
                 return
-            self._begun.release()
+            self.begun.release()
             try:
-                self._result = work()
+                self.result = work()
             except BaseException as error:  # it is the owner's
-                self._error = error
+                self.error = error
             del work  # it may hold what is to be freed with its owner
-            self._done.release()
+            self.done.release()
+
+    def close(self, thread: threading.Thread) -> None:
+        self.work = None
+        self.given.release()
+        thread.join()
 
 
 def _held() -> threading.Lock:
-    lock = threading.Lock()
+    lock = threading.Lock()  # taken by one thread, released by the other: cheaper than any signal
     lock.acquire()
     return lock
