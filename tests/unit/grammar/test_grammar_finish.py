@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from octavo.base.errors import UserError
 from octavo.grammar.closing import Closer
+from octavo.grammar.closings import closings
 from octavo.grammar.guide import Guide
 from octavo.grammar.spec import GrammarSpec, Thoughts
 
@@ -122,7 +123,7 @@ def test_choices_and_regexes_can_have_a_budget():
 def test_a_closer_finds_what_closes():
     matcher = compiled(json_spec(SCHEMAS[0])).grammar.matcher()
     assert matcher.push(list(b'{"a":[[{"b":"c'))
-    end = Closer(TABLE).close(matcher, 8)
+    end = Closer(TABLE, closings(TABLE)).close(matcher, 8)
     assert end is not None
     assert len(end) <= 8
     assert matcher.closes(end)

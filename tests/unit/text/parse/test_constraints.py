@@ -15,6 +15,7 @@ from test_golden import WRITERS
 
 from octavo.base.wire import Vocabulary
 from octavo.grammar.closing import Closer, Compiled
+from octavo.grammar.closings import closings
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -74,7 +75,11 @@ def begun(name: str, special: bool, spec: GrammarSpec) -> Guide:
     table = engine._vocabulary
     spec = replace(spec, finish_within_budget=False)
     return Guide(
-        Compiled(engine.compile(check_spec(spec)), Closer(table), None, 0), spec, table, frozenset({EOS}), 9999
+        Compiled(engine.compile(check_spec(spec)), Closer(table, closings(table)), None, 0),
+        spec,
+        table,
+        frozenset({EOS}),
+        9999,
     )
 
 
