@@ -61,6 +61,10 @@ class Matcher(Protocol):
         """Whether these tokens would make the text whole from here. Nothing moves."""
         ...
 
+    def reach(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may come, one after the other. Nothing moves."""
+        ...
+
     def rewind(self, n: int) -> None:
         """Take back the last n accepted tokens."""
         ...

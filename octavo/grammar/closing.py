@@ -38,6 +38,7 @@ class Closer:
         self._opening = Rests(opening or (), known.rests)
         self._whole = known.whole
         self._outside, self._inside = _Moves(known.outside), _Moves(known.inside)
+        self._nests = not known.is_json
         self.costs = known.costs
         self._brackets, self._letter = vocabulary.brackets, vocabulary.letter
 
@@ -83,7 +84,14 @@ class Closer:
         if row is None or limit < 1:
             return None
         rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
-        return next((list(rest) for rest in rests if matcher.closes(rest)), None)
+        found = next((list(rest) for rest in rests if matcher.closes(rest)), None)
+        return self._deeper(matcher, last, limit) if found is None and self._nests and last else found
+
+    def _deeper(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+        """The last way for a text that has nested further since: its last token as often as it may come."""
+        count = matcher.reach([*last, *last[-1:] * (limit - len(last))])
+        way = [*last, *last[-1:] * (count - len(last))]
+        return way if len(last) < count and matcher.closes(way) else None
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""

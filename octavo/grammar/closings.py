@@ -40,8 +40,13 @@ class Closings(Struct, frozen=True, array_like=True):
 
     def opened(self, vocabulary: VocabularyTable, opening: "Sequence[int] | None") -> "Closings":
         """The same, a whole text being known."""
-        costs = self.costs if self.is_json else costs_of_any(max(self.costs.turns[0] - 1, len(opening or ())))
-        return replace(self, costs=costs, rests=rests_of(vocabulary, opening or ()))
+        known = replace(self, rests=rests_of(vocabulary, opening or ()))
+        if self.is_json:
+            return known
+        # Nothing is known of such a form but how this text ends: what ended it comes first, the last of it before all.
+        ends: list[Run] = [([token], True) for token in dict.fromkeys(reversed(opening or ()))][:MAX_CONTENTS]
+        costs = costs_of_any(max(self.costs.turns[0] - 1, len(opening or ())))
+        return replace(known, costs=costs, outside=ends + self.outside, inside=ends + self.inside)
 
     @property
     def num_bytes(self) -> int:

@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 from msgspec.structs import replace
 
 from octavo.base.errors import UserError
@@ -120,6 +121,7 @@ class Compiler:
         assert form is not None
         assert known is not None
         grammar = self._backend(name).compile(form)
+        grammar.matcher().fill(np.empty(self.table.words, dtype=np.int32))  # what the first mask builds, all share
         size = grammar.num_bytes + 2 * len(spec.source) + known.num_bytes
         return Compiled(grammar, Closer(self.table, known, verdict.opening), verdict.opening, size)
 

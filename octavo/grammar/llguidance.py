@@ -140,6 +140,9 @@ class LLState:
         # Far quicker than to move a copy. An end of sequence counts as valid where the text may end.
         return bool(self._matcher.validate_tokens([*tokens, self._end]) == len(tokens) + 1)
 
+    def reach(self, tokens: Sequence[int]) -> int:
+        return int(self._matcher.validate_tokens(list(tokens)))
+
     def rewind(self, n: int) -> None:
         if n and not self._matcher.rollback(n):
             raise ValueError(f"cannot take back {n} tokens")

@@ -158,6 +158,10 @@ class XGState:
         end = self.copy()
         return end.push(tokens) and end.is_accepting
 
+    def reach(self, tokens: Sequence[int]) -> int:
+        end = self.copy()
+        return next((done for done, token in enumerate(tokens) if not end.accept(token)), len(tokens))
+
     def rewind(self, n: int) -> None:
         if n:
             self._matcher.rollback(n)

@@ -237,3 +237,27 @@ def test_thoughts_have_their_bound_and_every_form_behind_them_is_whole(form, mar
                 assert said <= most + marks_tokens
             thought += bool(mark)
     assert thought
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'start: "a" start? "b"',
+        'start: "(" start ")" | "x"',
+        'start: "(" start ")" | "[" start "]" | "x"',
+        'start: ("(" start ")")+ | "x"',
+    ],
+)
+@pytest.mark.parametrize("limit", [40, 100, 301])
+def test_what_has_nested_all_the_way_is_closed_all_the_way(source, limit):
+    whole, spec = compiled(GrammarSpec("grammar", source)), GrammarSpec("grammar", source)
+    opens = [TABLE.by_bytes[text] for text in (b"a", b"(", b"[")]
+    dice = np.random.default_rng(limit)
+    guide = Guide(whole, spec, TABLE, frozenset({EOS}), limit)
+    row, out = np.zeros(TABLE.words, dtype=np.int32), []
+    while len(out) < limit and EOS not in out:
+        guide.fill(row)
+        may = bits(row)
+        out.append(guide.take(int(dice.choice([token for token in opens if token in may] or sorted(may)))))
+    assert guide.is_whole
+    assert len(out) > limit // 2
