@@ -245,7 +245,6 @@ def test_thoughts_have_their_bound_and_every_form_behind_them_is_whole(form, mar
         'start: "a" start? "b"',
         'start: "(" start ")" | "x"',
         'start: "(" start ")" | "[" start "]" | "x"',
-        'start: ("(" start ")")+ | "x"',
     ],
 )
 @pytest.mark.parametrize("limit", [40, 100, 301])
