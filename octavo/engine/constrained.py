@@ -14,6 +14,7 @@ from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
+from octavo.grammar.alone import take
 from octavo.grammar.base import Words
 from octavo.grammar.closing import Compiled
 from octavo.grammar.compiler import Compiler
@@ -177,7 +178,7 @@ class ConstrainedSeat:
                     f"max_tokens leaves {limit}",
                     param="max_tokens",
                 )
-        if request.progress is not None and not all(guide.take(each) == each for each in request.progress.tokens):
+        if request.progress is not None and not all(take(guide, each) == each for each in request.progress.tokens):
             raise UserError("structured output: the constraint could not be taken up again", param=spec.param)
         self._guides[request.id] = guide
 

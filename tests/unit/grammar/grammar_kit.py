@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from octavo.base.wire import Vocabulary
+from octavo.grammar import alone
 from octavo.grammar.closing import Closer, Compiled, example
 from octavo.grammar.closings import closings
 from octavo.grammar.forms import check_spec
@@ -110,8 +111,8 @@ def wander(spec, limit, rng, shared=None):
         return None
     row, out = np.zeros(TABLE.words, dtype=np.int32), []
     while len(out) < limit and EOS not in out:
-        guide.fill(row)
-        token = guide.take(int(rng.choice(sorted(bits(row)))))
+        alone.fill(guide, row)
+        token = alone.take(guide, int(rng.choice(sorted(bits(row)))))
         assert guide.failure is None
         out.append(token)
     return out

@@ -8,6 +8,7 @@ import pytest
 from grammar_kit import EOS, SCHEMAS, TABLE, THINK_END, bits, compiled, json_spec, text_of
 
 from octavo.base.errors import UserError
+from octavo.grammar import alone
 from octavo.grammar.aside import Aside
 from octavo.grammar.guide import BROKEN, Guide
 from octavo.grammar.registry import BACKENDS
@@ -86,16 +87,16 @@ def test_many_at_once_are_as_one_by_one(shared, together, limit, seed):
     dice = [np.random.default_rng([limit, seed, index]) for index in range(len(rows))]
     outs = [[] for _ in rows]
     live = list(range(len(rows)))
-    alone = np.zeros(TABLE.words, dtype=np.int32)
+    single_row = np.zeros(TABLE.words, dtype=np.int32)
     while live:
         many, single = [rows[index][1] for index in live], [rows[index][2] for index in live]
         masks = together.fill(many)
         for guide, row in zip(single, masks):
-            guide.fill(alone)
-            assert bits(alone) == bits(row)
+            alone.fill(guide, single_row)
+            assert bits(single_row) == bits(row)
         tokens = [draw(row, rows[index][1].matcher is None, dice[index]) for index, row in zip(live, masks)]
         standing = together.take(many, tokens)
-        assert standing == [guide.take(token) for guide, token in zip(single, tokens)]
+        assert standing == [alone.take(guide, token) for guide, token in zip(single, tokens)]
         for index, token in zip(live, standing):
             assert rows[index][1].failure is None
             outs[index].append(token)
@@ -142,10 +143,10 @@ def test_masks_begun_ahead_serve_a_step_of_other_guides(together):
     together.take(guides, [vocabulary.get(texts[place % 3], ord("{")) for place in range(40)])
     left = [guides[place] for place in (3, 4, 8, 39, 10)]
     left[2:2] = [Guide(whole, spec, TABLE, frozenset({EOS}), 80)]
-    masks, alone = together.fill(left), np.zeros(TABLE.words, dtype=np.int32)
+    masks, single_row = together.fill(left), np.zeros(TABLE.words, dtype=np.int32)
     for guide, row in zip(left, masks):
-        guide.fill(alone)
-        assert bits(alone) == bits(row)
+        alone.fill(guide, single_row)
+        assert bits(single_row) == bits(row)
     again = together.fill(left)  # nothing was taken in between
     assert (again == masks).all()
 
