@@ -115,7 +115,7 @@ def finish(
     kv_notes = _kv_notes(config, resolved, sized)
     for note in kv_notes:
         log.info(note)
-    seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting)
+    seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting, executor.host_memory)
     guard = rest.guarded(make_guard(vocab_size))
     core = Core(scheduler, executor, resolved.depth, guard, seat=seat, recovery=recovery, rest=rest)
     ready = Ready(

@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -15,20 +14,20 @@ from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
-from octavo.grammar import together
+from octavo.grammar.alone import take
 from octavo.grammar.base import Words
 from octavo.grammar.closing import Compiled
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
+from octavo.grammar.together import Together
 from octavo.sched.finish import refused
 
 log = logging.getLogger(__name__)
 
 FLOOR = -9999.0  # log-probability of a token that the model did not choose
 MAX_STEPS = 16  # more than are ever in flight
-BUFFERS = 3  # of masks: more than are being read at once
 PARAM = "structured_outputs"
 
 
@@ -56,19 +55,23 @@ class _Rider:
 
 
 class ConstrainedSeat:
-    """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait."""
+    """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait; `memory`: gives so
+    many int32 that the executor sends masks from."""
 
-    def __init__(self, vocab_size: int, max_model_len: int, max_held: int) -> None:
+    def __init__(
+        self, vocab_size: int, max_model_len: int, max_held: int, memory: "Callable[[int], Words] | None" = None
+    ) -> None:
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._max_held = max_held
+        self._memory = memory
         self._compiler: Compiler | None = None
+        self._together: Together | None = None
         self._cold = True
         self._held: dict[str, _Held] = {}
         self._guides: dict[str, Guide] = {}
         self._rows: dict[int, _Rider] = {}  # of the device, as far as they have a guide
         self._sampled: dict[int, list[tuple[int, _Rider]]] = {}  # step -> places in its sample
-        self._masks: deque[Words] = deque(maxlen=BUFFERS)  # the one that was used last is at the end
         self.figures: dict[str, float] = {}  # empty until a constraint comes: it goes out with every step
 
     @property
@@ -83,6 +86,7 @@ class ConstrainedSeat:
     def provide(self, vocabulary: Vocabulary) -> None:
         if self._compiler is None:
             self._compiler = Compiler(vocabulary, self._vocab_size)
+            self._together = Together(self._compiler.table, self._memory)
 
     def prepare(self) -> None:
         if self._compiler is not None and self._cold:
@@ -174,7 +178,7 @@ class ConstrainedSeat:
                     f"max_tokens leaves {limit}",
                     param="max_tokens",
                 )
-        if request.progress is not None and not all(guide.take(each) == each for each in request.progress.tokens):
+        if request.progress is not None and not all(take(guide, each) == each for each in request.progress.tokens):
             raise UserError("structured output: the constraint could not be taken up again", param=spec.param)
         self._guides[request.id] = guide
 
@@ -204,31 +208,20 @@ class ConstrainedSeat:
         self._sampled[plan.step] = found
         if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
             del self._sampled[min(self._sampled)]
-        assert self._compiler is not None
-        masks = self._buffer(len(found))
+        assert self._together is not None
         begin = time.perf_counter()
-        together.fill([rider.guide for _, rider in found], masks, self._compiler.table)
+        masks = self._together.fill([rider.guide for _, rider in found])
         self._count("grammar_mask_seconds", time.perf_counter() - begin)
         return {RIDER: (np.array([place for place, _ in found], dtype=np.int32), masks)}
 
-    def _buffer(self, count: int) -> Words:
-        """Rows for masks, in memory that was used before, and read: a step's masks are filled when the results of
-        those before it are there."""
-        if len(self._masks) == BUFFERS and len(self._masks[0]) >= count:
-            self._masks.rotate(-1)
-        else:
-            rows = 1 << (count - 1).bit_length()
-            self._masks.append(np.empty((rows, -(-self._vocab_size // 32)), dtype=np.int32))
-        return self._masks[-1][:count]
-
     def review(self, plan: StepPlan, result: StepResult) -> Review | None:
         found = self._sampled.pop(plan.step, None)
-        if found is None or self._compiler is None:
+        if found is None or self._together is None:
             return None
         guides = self._guides
         found = [each for each in found if guides.get(each[1].id) is each[1].guide]  # others ended meanwhile
         tokens = [result.tokens[place] for place, _ in found]
-        standing = together.take([rider.guide for _, rider in found], tokens, self._compiler.table)
+        standing = self._together.take([rider.guide for _, rider in found], tokens)
         failed = {
             rider.id: UserError(f"structured output: {rider.guide.failure}", param=rider.guide.param)
             for _, rider in found
@@ -247,6 +240,8 @@ class ConstrainedSeat:
         self._guides.pop(id, None)
 
     def shutdown(self) -> None:
+        if self._together is not None:
+            self._together.close()
         if self._compiler is not None:
             self._compiler.close()
 

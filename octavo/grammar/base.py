@@ -61,6 +61,10 @@ class Matcher(Protocol):
         """Whether these tokens would make the text whole from here. Nothing moves."""
         ...
 
+    def reach(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may come, one after the other. Nothing moves."""
+        ...
+
     def rewind(self, n: int) -> None:
         """Take back the last n accepted tokens."""
         ...
@@ -80,6 +84,12 @@ class Matcher(Protocol):
     @staticmethod
     def accept_many(matchers: Sequence[Any], tokens: Sequence[int]) -> list[bool]:
         """`accept` of many of a class, each its token. One that says False is of no more use."""
+        ...
+
+    @staticmethod
+    def is_apart(count: int) -> bool:
+        """Whether so many of a class are better moved and filled by another thread: both calls give the interpreter's
+        lock up, and the machine has cores for them."""
         ...
 
     @property

@@ -13,70 +13,34 @@ import numpy as np
 from msgspec import Struct
 
 from octavo.grammar.base import Backend, Form, Grammar, Matcher, Refused, Words
-from octavo.grammar.growth import FAR, costs_of_any, costs_of_json
+from octavo.grammar.closings import Closings, Run, closings
+from octavo.grammar.growth import FAR
 from octavo.grammar.rests import Rests, allowed, whole_rests
 from octavo.grammar.sample import sample
 from octavo.grammar.vocabulary import VocabularyTable
 
-CLOSERS = (b"}", b"]", b'"}', b'"]', b'"')
-QUOTES = (b'"}', b'"]', b'"')
-FILLERS = (b"a", b"0", b"A", b"-")
-WITHIN = (b"\x80", b"\x90", b"\xa0")  # bytes of which one goes on within any character of several
-OPENERS = (*WITHIN, b":", b",", b'"', b"0", b"1", b"true", b"false", b"null", b"[", b"{", b"-", b".", b"a", b" ")
 MAX_NODES = 128
 PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
-MAX_CONTENTS = 16
-MAX_RESTS = 160
-SET = 8  # bytes from which a string that stands in a hint is taken for one of a set form: a date, an address
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
-NUDGE, STEP = 4, 4  # at least. Four is what false needs behind its f, and \u its digits
-BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are not made for it
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
 
 class Closer:
-    """The search, for one grammar. `costs`: what tokens use up of the room for it.
+    """The search, for one grammar. `costs`: what tokens use up of the room for it."""
 
-    `longest`: bytes of the longest text that the grammar holds word for word.
-    """
-
-    def __init__(
-        self,
-        vocabulary: VocabularyTable,
-        hints: tuple[bytes, ...] = (),
-        *,
-        is_json: bool = False,
-        longest: int = 0,
-        opening: Sequence[int] | None = None,
-    ) -> None:
-        """`opening`: a whole text from the beginning."""
+    def __init__(self, vocabulary: VocabularyTable, known: Closings, opening: "Sequence[int] | None" = None) -> None:
+        """`opening`: the whole text whose rests are known."""
         self._vocabulary = vocabulary
-        self._opening = Rests(vocabulary, opening or ())
-        self._whole = _tokens(vocabulary, hints[:1])
-        contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
-        contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
-        rests = _rests(hints)
-        self._outside = _Moves(vocabulary, (*CLOSERS, *hints, *rests, *OPENERS))
-        self._inside = _Moves(vocabulary, (*QUOTES, *contents, *rests, *FILLERS))
-        brackets = _tokens(vocabulary, (b"}", b"]"))
-        self._letter = np.array([tokens[0] for tokens in _tokens(vocabulary, (b"a",))], dtype=np.int64)
-        self._brackets = np.array([tokens[0] for tokens in brackets], dtype=np.int64)
-        first = (hints[0], b"," + hints[0]) if hints else ()
-        lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in first])]
-        strings = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if _is_string(hint)])]
-        # Tokens by which one can put the end further off, about: one that begins a string, one that begins a value or a
-        # member, and any other. Within a set form a turn can cost about half of it: an offset in place of a Z.
-        word = max([NUDGE, *strings])
-        nudge = max(NUDGE, longest // BYTES_A_TOKEN, word // 2)
-        step = max([STEP, word, *(lengths if is_json else [len(tokens) for tokens in self._whole])])
-        instance = max([STEP, word, *lengths, *map(len, self._whole)])
-        self.costs = costs_of_any(max(step, len(opening or ())))
-        if is_json:
-            self.costs = costs_of_json(nudge, step, word, step, instance)
+        self._opening = Rests(opening or (), known.rests)
+        self._whole = known.whole
+        self._outside, self._inside = _Moves(known.outside), _Moves(known.inside)
+        self._nests = not known.is_json
+        self.costs = known.costs
+        self._brackets, self._letter = vocabulary.brackets, vocabulary.letter
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
@@ -120,7 +84,14 @@ class Closer:
         if row is None or limit < 1:
             return None
         rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
-        return next((list(rest) for rest in rests if matcher.closes(rest)), None)
+        found = next((list(rest) for rest in rests if matcher.closes(rest)), None)
+        return self._deeper(matcher, last, limit) if found is None and self._nests and last else found
+
+    def _deeper(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+        """The last way for a text that has nested further since: its last token as often as it may come."""
+        count = matcher.reach([*last, *last[-1:] * (limit - len(last))])
+        way = [*last, *last[-1:] * (count - len(last))]
+        return way if len(last) < count and matcher.closes(way) else None
 
     def shortest(self, matcher: Matcher) -> list[int] | None:
         """The shortest way that is found from the start. For once, not for each token."""
@@ -254,14 +225,11 @@ class Compiled(Struct, frozen=True):
 
 
 class _Moves:
-    """Texts as token runs, in order of preference; those that close something or add a member count as steps on."""
+    """Runs in order of preference."""
 
-    def __init__(self, vocabulary: VocabularyTable, texts: Sequence[bytes]) -> None:
-        runs = [
-            (vocabulary.greedy(text), text in CLOSERS or text in WITHIN or text[:1] == b"," != text) for text in texts
-        ]
-        self._runs = [(run, counts) for run, counts in runs if run]
-        self._first = np.array([run[0] for run, _ in self._runs], dtype=np.int64)
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._first = np.array([run[0] for run, _ in runs], dtype=np.int64)
 
     def offered(self, row: Words) -> Iterator[tuple[list[int], bool]]:
         """Those whose first token the mask allows."""
@@ -279,20 +247,5 @@ def example(backend: Backend, vocabulary: VocabularyTable, pattern: str) -> str 
     known = None if text is None else vocabulary.greedy(text.encode("utf-8", "replace"))
     if known and matcher.closes(known):
         return text
-    found = Closer(vocabulary).shortest(matcher)
+    found = Closer(vocabulary, closings(vocabulary)).shortest(matcher)
     return None if found is None else vocabulary.text(found).decode("utf-8", "replace")
-
-
-def _rests(hints: Sequence[bytes]) -> list[bytes]:
-    """What may be left of strings of a set form when some characters have been written; short ones first."""
-    rests = {hint[at:] for hint in hints if _is_string(hint) and len(hint) >= SET for at in range(1, len(hint) - 1)}
-    return sorted(rests, key=lambda rest: (len(rest), rest))[:MAX_RESTS]
-
-
-def _is_string(hint: bytes) -> bool:
-    """Whether it is one JSON string that is not empty."""
-    return len(hint) > 2 and hint[:1] == hint[-1:] == b'"' and b'"' not in hint[1:-1]
-
-
-def _tokens(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[list[int]]:
-    return [tokens for text in texts if (tokens := vocabulary.greedy(text))]

@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 from msgspec.structs import replace
 
 from octavo.base.errors import UserError
@@ -116,13 +117,13 @@ class Compiler:
         raise Passing(error) if first.passing else error
 
     def _build(self, name: str, spec: GrammarSpec, verdict: Verdict) -> Compiled:
-        form = verdict.form
+        form, known = verdict.form, verdict.closings
         assert form is not None
+        assert known is not None
         grammar = self._backend(name).compile(form)
-        size = grammar.num_bytes + 2 * len(spec.source) + 128 * len(form.hints) + sum(map(len, form.hints))
-        is_json, opening = form.kind == "json_schema" and not form.around, verdict.opening
-        closer = Closer(self.table, form.hints, is_json=is_json, longest=form.longest, opening=opening)
-        return Compiled(grammar, closer, verdict.opening, size)
+        grammar.matcher().fill(np.empty(self.table.words, dtype=np.int32))  # what the first mask builds, all share
+        size = grammar.num_bytes + 2 * len(spec.source) + known.num_bytes
+        return Compiled(grammar, Closer(self.table, known, verdict.opening), verdict.opening, size)
 
     def _backend(self, name: str) -> Backend:
         with self._lock:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Form
+from octavo.grammar.closings import Closings
 from octavo.grammar.spec import GrammarSpec
 
 MAX_FRAME_BYTES = 64 << 20
@@ -34,10 +35,12 @@ class Job(Struct, frozen=True, array_like=True):
 
 
 class Verdict(Struct, frozen=True, array_like=True):
-    """How it went. `opening`: a short whole text in tokens, if one was found."""
+    """How it went. `form`: without its hints, which `closings` holds in tokens. `opening`: a short whole text in
+    tokens, if one was found."""
 
     form: Form | None = None
     opening: list[int] | None = None
+    closings: Closings | None = None
     error: str | None = None
     param: str | None = None
     refused: bool = False  # another engine may do better

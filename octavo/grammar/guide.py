@@ -8,8 +8,6 @@ an output that ends by length is whole. Far from the limit the list is not kept:
 how much is to spare.
 """
 
-import numpy as np
-
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.closing import PATIENT, Compiled
 from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
@@ -24,7 +22,7 @@ ENDLESS = 1 << 40  # tokens to spare, without a budget
 
 
 class Guide:
-    """For many at once see grammar/together.py; one alone is called `fill` before each token and `take` with it."""
+    """What is asked of it, and in which order, is in grammar/together.py and, of one alone, in grammar/alone.py."""
 
     def __init__(
         self, compiled: Compiled, spec: GrammarSpec, vocabulary: VocabularyTable, ends: frozenset[int], limit: int
@@ -33,7 +31,7 @@ class Guide:
         self.failure: str | None = None
         self.param = spec.param  # the field that the constraint came in
         self._compiled = compiled
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._spec = spec
         self._matcher: Matcher = compiled.grammar.matcher()
         self._ends = ends
@@ -71,19 +69,12 @@ class Guide:
         """What says which tokens may come; None before the constraint has begun."""
         return None if self._free else self._matcher
 
-    def fill(self, row: Words) -> None:
-        """Write the mask of the next token."""
-        row[:] = self._vocabulary.free_mask
-        filled = self._free or self._matcher.fill(row)
-        self._vocabulary.clear_ends(row[None])
-        self.let_end(row, filled)
-
     def let_end(self, row: Words, filled: bool) -> None:
         """Set the ends of sequence where the output may end, in a mask in which they are off. `filled`: what the
         matcher said of the row."""
         filled = filled and (not self._free or self._preface.confine(row, self._matcher))
         if not filled:
-            self.failure = GAVE_UP
+            self.failure = self.failure or GAVE_UP
             row.fill(0)
         early = self._limit - self._left < self._spec.min_tokens
         if self._free and filled:
@@ -95,21 +86,10 @@ class Guide:
                 self.failure = STUCK
             may_end = empty or (whole and not early)
         if may_end:
-            self._vocabulary.allow(row, self._ends)
-
-    def take(self, token: int) -> int:
-        """The token that stands in place of `token`; most often itself. May set `failure`."""
-        verdict = (token, True) if self.affords(token) else self.weigh(token)
-        if verdict is None:
-            row = np.empty(self._vocabulary.words, dtype=np.int32)
-            return self.search(token, row if self.beyond.fill(row) else None)
-        stands, moves = verdict
-        if moves and not self._matcher.accept(stands):
-            self.failure = BROKEN
-        return stands
+            self.vocabulary.allow(row, self._ends)
 
     def affords(self, token: int) -> bool:
-        """The first part of `take`: whether the token stands, there being room for it and for an end behind it whatever
+        """First: whether the token stands, there being room for it and for an end behind it whatever
         it begins, and the matcher has to move by it. If not, `weigh` tells what is to be done."""
         if self._free or token < 0 or token in self._ends or self.failure is not None:
             return False
@@ -135,7 +115,7 @@ class Guide:
         return True
 
     def weigh(self, token: int) -> tuple[int, bool] | None:
-        """The second part: the token that stands, and whether the matcher has still to move by it. None: `search` is to
+        """Second: the token that stands, and whether the matcher has still to move by it. None: `search` is to
         tell, given the mask of what is `beyond` the token."""
         if not self._short:
             if self.failure is not None or token < 0 or (token in self._ends and self.is_whole):
@@ -152,7 +132,7 @@ class Guide:
         return self._look(token, cost)
 
     def search(self, token: int, row: "Words | None") -> int:
-        """The third part: the token that stands. `row`: the mask behind it; None if there is none."""
+        """Third: the token that stands. `row`: the mask behind it; None if there is none."""
         matcher, self._matcher = self._matcher, self.beyond
         if row is not None and self._closes(row):
             return token
@@ -302,7 +282,7 @@ class Guide:
         if rest is None:
             return True
         self._free = False
-        tokens = self._vocabulary.greedy(rest) if rest.strip() else []
+        tokens = self.vocabulary.greedy(rest) if rest.strip() else []
         if tokens is None:
             return False
         for each in tokens:

@@ -17,6 +17,7 @@ MAX_MESSAGE = 300
 MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how long each may be
 MAX_THREADS = 16
 ALONE = 48  # matchers, times the threads, that one of them has done sooner than all would begin
+CROWDED = 2  # cores on which nobody works beside the engine's own threads
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 STRICT = {"lenient": False, "coerce_one_of": False}
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
@@ -139,6 +140,9 @@ class LLState:
         # Far quicker than to move a copy. An end of sequence counts as valid where the text may end.
         return bool(self._matcher.validate_tokens([*tokens, self._end]) == len(tokens) + 1)
 
+    def reach(self, tokens: Sequence[int]) -> int:
+        return int(self._matcher.validate_tokens(list(tokens)))
+
     def rewind(self, n: int) -> None:
         if n and not self._matcher.rollback(n):
             raise ValueError(f"cannot take back {n} tokens")
@@ -169,6 +173,10 @@ class LLState:
             return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
         pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
         return list(_threads().consume_token_par(pairs))
+
+    @staticmethod
+    def is_apart(count: int) -> bool:
+        return _cores() > CROWDED and count * _cores() > ALONE
 
     @property
     def is_accepting(self) -> bool:

@@ -1,5 +1,6 @@
 """Rests of a known way to the end: where one text of a form ends, another one that has come as far ends alike."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -24,27 +25,37 @@ def whole_rests(row: Words, way: Sequence[int], limit: int) -> Iterator[Sequence
             yield way[at:]
 
 
-class Rests:
-    """All rests of a way, those too that begin within one of its tokens: a text may come in other tokens."""
+Rest = tuple[int, list[int], int]
+"""Tokens in all; those of what is left of a token that it begins within; the place in the way behind that."""
 
-    def __init__(self, vocabulary: VocabularyTable, way: Sequence[int]) -> None:
+
+def rests_of(vocabulary: VocabularyTable, way: Sequence[int]) -> list[Rest]:
+    """All rests of a way, those too that begin within one of its tokens: a text may come in other tokens."""
+    found: list[Rest] = []
+    for at, token in enumerate(way):
+        text = vocabulary.tokens[token]
+        found.append((len(way) - at, [token], at + 1))
+        for cut in range(1, len(text)):
+            lead = vocabulary.greedy(text[cut:])
+            if lead:
+                found.append((len(lead) + len(way) - at - 1, lead, at + 1))
+    return sorted(found, key=lambda rest: rest[0])
+
+
+class Rests:
+    """Those of one way, to be looked up by a mask."""
+
+    def __init__(self, way: Sequence[int], found: Sequence[Rest]) -> None:
         self._way = list(way)
-        found: list[tuple[int, list[int], int]] = []  # tokens in all, those of the cut token's rest, what follows
-        for at, token in enumerate(way):
-            text = vocabulary.tokens[token]
-            found.append((len(way) - at, [token], at + 1))
-            for cut in range(1, len(text)):
-                lead = vocabulary.greedy(text[cut:])
-                if lead:
-                    found.append((len(lead) + len(way) - at - 1, lead, at + 1))
-        found.sort(key=lambda rest: rest[0])
         self._found = found
-        self._lengths = np.array([length for length, _, _ in found], dtype=np.int64)
-        self._first = np.array([lead[0] for _, lead, _ in found], dtype=np.int64)
+        self._lengths = [length for length, _, _ in found]
+        first = np.array([lead[0] for _, lead, _ in found], dtype=np.int64)
+        self._words, self._bits = first >> 5, (first & 31).astype(np.int32)
 
     def offered(self, row: Words, limit: int) -> Iterator[list[int]]:
         """Those of at most `limit` tokens whose first the mask lets come, the shortest first."""
-        count = int(np.searchsorted(self._lengths, limit, side="right"))
-        for index in np.flatnonzero(allowed(row, self._first[:count])).tolist():
+        count = bisect_right(self._lengths, limit)
+        may = row[self._words[:count]] >> self._bits[:count] & 1
+        for index in may.nonzero()[0].tolist():
             _, lead, after = self._found[index]
             yield lead + self._way[after:]

@@ -56,6 +56,19 @@ class VocabularyTable:
         return np.array([token for _, token in ones], dtype=np.int64)
 
     @cached_property
+    def brackets(self) -> npt.NDArray[np.int64]:
+        """First tokens of the two that close."""
+        return self._first(b"}", b"]")
+
+    @cached_property
+    def letter(self) -> npt.NDArray[np.int64]:
+        """A letter's token, if there is one."""
+        return self._first(b"a")
+
+    def _first(self, *texts: bytes) -> npt.NDArray[np.int64]:
+        return np.array([tokens[0] for text in texts if (tokens := self.greedy(text))], dtype=np.int64)
+
+    @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of each token."""
         return np.array([len(text) for text in self.tokens], dtype=np.int64)

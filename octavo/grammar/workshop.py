@@ -4,9 +4,12 @@ import os
 import random
 from functools import partial
 
+from msgspec.structs import replace
+
 from octavo.base.errors import UserError
 from octavo.grammar.base import Backend, Form, Matcher, Refused
 from octavo.grammar.closing import Closer, example
+from octavo.grammar.closings import closings
 from octavo.grammar.forms import check_spec
 from octavo.grammar.frames import Job, Setup, Verdict
 from octavo.grammar.registry import BACKENDS
@@ -69,10 +72,12 @@ class Workshop:
         if not matcher.fill(np.zeros(self._table.words, dtype=np.int32)):
             raise Refused("the constraint is too complex")
         form = check_spec(spec, example=partial(example, backend, self._table))
-        opening = Closer(self._table, form.hints).shortest(matcher)
+        is_json = form.kind == "json_schema" and not form.around
+        known = closings(self._table, form.hints, is_json=is_json, longest=form.longest)
+        opening = Closer(self._table, known).shortest(matcher)
         if opening is None and self._is_dead(matcher):
             raise Refused("no text fits the constraint: wherever it leads, it stops with nothing that may follow")
-        return Verdict(form, opening)
+        return Verdict(replace(form, hints=()), opening, known.opened(self._table, opening))
 
     def _is_dead(self, start: Matcher) -> bool:
         """Whether all of some walks of any tokens stop before anything is whole."""

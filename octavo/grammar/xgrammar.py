@@ -158,6 +158,10 @@ class XGState:
         end = self.copy()
         return end.push(tokens) and end.is_accepting
 
+    def reach(self, tokens: Sequence[int]) -> int:
+        end = self.copy()
+        return next((done for done, token in enumerate(tokens) if not end.accept(token)), len(tokens))
+
     def rewind(self, n: int) -> None:
         if n:
             self._matcher.rollback(n)
@@ -172,6 +176,11 @@ class XGState:
     @staticmethod
     def accept_many(matchers: Sequence["XGState"], tokens: Sequence[int]) -> list[bool]:
         return [matcher.accept(token) for matcher, token in zip(matchers, tokens)]
+
+    @staticmethod
+    def is_apart(count: int) -> bool:
+        del count
+        return False
 
     @property
     def is_accepting(self) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from octavo.base.clock import Clock, SystemClock
 from octavo.base.config import Resolved
 from octavo.base.errors import EngineError
@@ -169,6 +171,9 @@ class FakeExecutor:
         """Allocate the simulated cache."""
         self._layout = layout
         self._blocks = [_Block() for _ in range(layout.num_blocks)]
+
+    def host_memory(self, length: int) -> Any:
+        return np.empty(length, dtype=np.int32)
 
     def forward(self, plan: StepPlan) -> None:
         """Check the plan, write its tokens to their blocks, check what each row reads. Raises PlanViolation."""

@@ -24,7 +24,7 @@ from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.shortage import FrugalLauncher
 from octavo.worker.staged_batch import StagedBatchBuilder
-from octavo.worker.staging import SMALLEST, Barge, Stager
+from octavo.worker.staging import SMALLEST, Stager
 from octavo.worker.table import RequestTable
 
 if TYPE_CHECKING:
@@ -70,14 +70,13 @@ def build_runner(
     if capture and ahead is not None:
         most = resolved.max_num_batched_tokens
         launcher = CapturedLauncher(platform, stager, ahead, ops, ground, eager, most)
-    masks = Barge(platform, flights, table.max_rows * (4 + -(-vocab_size // 32)))
     return Runner(
         platform=platform,
         stager=stager,
         table=table,
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         model=model,
-        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, masks.send, ops.forbid)}),
+        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send, ops.forbid)}),
         prompt_logprobs=PromptLogprobs(table, stager, ops.describe),
     )
 

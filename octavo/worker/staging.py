@@ -73,25 +73,6 @@ class Stager:
         return index
 
 
-class Barge:
-    """A Stager for what is large, comes once a step and is wanted by few engines: its buffers of `capacity` int32
-    places are made at the first use, and each copy has an event of its own."""
-
-    def __init__(self, platform: Platform, buffers: int, capacity: int) -> None:
-        self._platform = platform
-        self._buffers = buffers
-        self._capacity = capacity
-        self._stager: Stager | None = None
-
-    def send(self, arrays: Sequence[Ints]) -> list[torch.Tensor]:
-        """As `Stager.send`."""
-        if self._stager is None:
-            self._stager = Stager(self._platform, self._buffers, self._capacity)
-        views = self._stager.send(arrays)
-        self._stager.guard(self._platform.event())
-        return views
-
-
 def ints(values: Sequence[int] | npt.NDArray[np.integer]) -> Ints:
     """The values as an int32 array."""
     return np.asarray(values, dtype=np.int32)

@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from octavo.base.config import Resolved
 from octavo.base.plan import StepPlan, StepResult
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
@@ -48,6 +50,9 @@ class NullExecutor:
 
     def start(self, layout: KVLayout) -> None:
         del layout
+
+    def host_memory(self, length: int) -> Any:
+        return np.empty(length, dtype=np.int32)
 
     def forward(self, plan: StepPlan) -> None:
         self._plan = plan

@@ -36,6 +36,10 @@ class Executor(Protocol):
         """Allocate the KV cache and the request table; the executor can take plans afterwards."""
         ...
 
+    def host_memory(self, length: int) -> Any:
+        """An array of so many int32 from which riders reach the device in one copy."""
+        ...
+
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step; returns before the device is done."""
         ...

@@ -55,6 +55,9 @@ class ThreadedExecutor:
     def start(self, layout: KVLayout) -> None:
         self._call(lambda: self._worker.start(layout))
 
+    def host_memory(self, length: int) -> Any:
+        return self._worker.host_memory(length)
+
     def forward(self, plan: StepPlan) -> None:
         self._forward = self._thread.submit(self._worker.forward, plan)
 

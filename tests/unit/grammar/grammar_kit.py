@@ -6,7 +6,9 @@ from functools import partial
 import numpy as np
 
 from octavo.base.wire import Vocabulary
+from octavo.grammar import alone
 from octavo.grammar.closing import Closer, Compiled, example
+from octavo.grammar.closings import closings
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -86,10 +88,9 @@ def json_spec(schema, **options):
 def compiled(spec, table=TABLE, engine=ENGINE):
     form = check_spec(spec, example=partial(example, engine, table))
     grammar = engine.compile(form)
-    opening = Closer(table, form.hints).shortest(grammar.matcher())
-    is_json = form.kind == "json_schema"
-    closer = Closer(table, form.hints, is_json=is_json, longest=form.longest, opening=opening)
-    return Compiled(grammar, closer, opening, 1)
+    known = closings(table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
+    opening = Closer(table, known).shortest(grammar.matcher())
+    return Compiled(grammar, Closer(table, known.opened(table, opening), opening), opening, 1)
 
 
 def bits(row, width=WIDTH):
@@ -110,8 +111,8 @@ def wander(spec, limit, rng, shared=None):
         return None
     row, out = np.zeros(TABLE.words, dtype=np.int32), []
     while len(out) < limit and EOS not in out:
-        guide.fill(row)
-        token = guide.take(int(rng.choice(sorted(bits(row)))))
+        alone.fill(guide, row)
+        token = alone.take(guide, int(rng.choice(sorted(bits(row)))))
         assert guide.failure is None
         out.append(token)
     return out

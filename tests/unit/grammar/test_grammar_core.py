@@ -15,6 +15,7 @@ from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
 from octavo.grammar.spec import RIDER, GrammarSpec, Thoughts, decode_spec, encode_spec
+from octavo.grammar.together import Together
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor, expected_tokens, fold_model
@@ -37,7 +38,7 @@ def seats():
 
     def make():
         seat = ConstrainedSeat(WIDTH, MAX_LEN, 64)
-        seat._compiler = first._compiler
+        seat._compiler, seat._together = first._compiler, Together(first._compiler.table)
         return seat
 
     yield make
@@ -336,6 +337,10 @@ class _Spent:
     def accept_many(matchers, tokens):
         del tokens
         return [False] * len(matchers)
+
+    @staticmethod
+    def is_apart(count):
+        return count < 0
 
 
 class _Stuck(_Spent):

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from octavo.base.errors import UserError
+from octavo.grammar import alone
 from octavo.grammar.closing import Closer
+from octavo.grammar.closings import closings
 from octavo.grammar.guide import Guide
 from octavo.grammar.spec import GrammarSpec, Thoughts
 
@@ -122,7 +124,7 @@ def test_choices_and_regexes_can_have_a_budget():
 def test_a_closer_finds_what_closes():
     matcher = compiled(json_spec(SCHEMAS[0])).grammar.matcher()
     assert matcher.push(list(b'{"a":[[{"b":"c'))
-    end = Closer(TABLE).close(matcher, 8)
+    end = Closer(TABLE, closings(TABLE)).close(matcher, 8)
     assert end is not None
     assert len(end) <= 8
     assert matcher.closes(end)
@@ -147,10 +149,10 @@ def test_no_end_before_min_tokens_unless_nothing_else_is_left():
     spec = GrammarSpec("regex", "a{1,6}", min_tokens=4)
     guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 20)
     for number in range(6):
-        guide.fill(row)
+        alone.fill(guide, row)
         assert (EOS in bits(row)) == (number >= 4)
-        guide.take(ord("a"))
-    guide.fill(row)
+        alone.take(guide, ord("a"))
+    alone.fill(guide, row)
     assert bits(row) == {EOS}
 
 
@@ -160,12 +162,12 @@ def test_a_constraint_that_begins_behind_a_marker(marker):
     guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 60)
     row = np.zeros(TABLE.words, dtype=np.int32)
     for byte in b'thoughts {"not json, EN':
-        guide.fill(row)
+        alone.fill(guide, row)
         assert EOS not in bits(row)
-        assert guide.take(byte) == byte
+        assert alone.take(guide, byte) == byte
     for token in [THINK_END] if marker == "</think>" else list(b"D:"):
-        guide.take(token)
-    guide.fill(row)
+        alone.take(guide, token)
+    alone.fill(guide, row)
     assert bits(row) <= {token for token, text in enumerate(TABLE.tokens) if text[:1] == b"{"}
 
 
@@ -178,8 +180,8 @@ def test_thoughts_are_cut_short_for_the_sake_of_the_answer(marker):
         out: list[int] = []
         row = np.zeros(TABLE.words, dtype=np.int32)
         while len(out) < 30 and EOS not in out:
-            guide.fill(row)
-            out.append(guide.take(int(rng.choice(sorted(bits(row) - {THINK_END})))))
+            alone.fill(guide, row)
+            out.append(alone.take(guide, int(rng.choice(sorted(bits(row) - {THINK_END})))))
         text = text_of(out)
         assert isinstance(json.loads(text[text.index(marker.encode()) + len(marker) :])["a"], int)
 
@@ -187,8 +189,8 @@ def test_thoughts_are_cut_short_for_the_sake_of_the_answer(marker):
 def test_text_behind_a_marker_in_the_same_token_counts():
     spec = json_spec({"type": "object"}, after=("x{",))
     guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), 40)
-    guide.take(ord("x"))
-    guide.take(TABLE.by_bytes[b'{"'])
+    alone.take(guide, ord("x"))
+    alone.take(guide, TABLE.by_bytes[b'{"'])
     assert not guide.is_whole
 
 
@@ -198,7 +200,7 @@ def test_an_engine_that_gives_up_ends_its_own_request():
     guide = Guide(shared, spec, TABLE, frozenset({EOS}), 40)
     guide._matcher.fill = lambda _: False  # type: ignore[method-assign]
     row = np.zeros(TABLE.words, dtype=np.int32)
-    guide.fill(row)
+    alone.fill(guide, row)
     assert bits(row) == {EOS}
     assert guide.failure
 
@@ -236,3 +238,26 @@ def test_thoughts_have_their_bound_and_every_form_behind_them_is_whole(form, mar
                 assert said <= most + marks_tokens
             thought += bool(mark)
     assert thought
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'start: "a" start? "b"',
+        'start: "(" start ")" | "x"',
+        'start: "(" start ")" | "[" start "]" | "x"',
+    ],
+)
+@pytest.mark.parametrize("limit", [40, 100, 301])
+def test_what_has_nested_all_the_way_is_closed_all_the_way(source, limit):
+    whole, spec = compiled(GrammarSpec("grammar", source)), GrammarSpec("grammar", source)
+    opens = [TABLE.by_bytes[text] for text in (b"a", b"(", b"[")]
+    dice = np.random.default_rng(limit)
+    guide = Guide(whole, spec, TABLE, frozenset({EOS}), limit)
+    row, out = np.zeros(TABLE.words, dtype=np.int32), []
+    while len(out) < limit and EOS not in out:
+        alone.fill(guide, row)
+        may = bits(row)
+        out.append(alone.take(guide, int(dice.choice([token for token in opens if token in may] or sorted(may)))))
+    assert guide.is_whole
+    assert len(out) > limit // 2

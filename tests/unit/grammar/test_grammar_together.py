@@ -8,10 +8,12 @@ import pytest
 from grammar_kit import EOS, SCHEMAS, TABLE, THINK_END, bits, compiled, json_spec, text_of
 
 from octavo.base.errors import UserError
-from octavo.grammar import together
-from octavo.grammar.guide import Guide
+from octavo.grammar import alone
+from octavo.grammar.aside import Aside
+from octavo.grammar.guide import BROKEN, Guide
 from octavo.grammar.registry import BACKENDS
 from octavo.grammar.spec import GrammarSpec, Thoughts
+from octavo.grammar.together import Together
 
 ENGINES = [name for name in BACKENDS.names() if find_spec(name) is not None]
 FORMS = [
@@ -71,45 +73,51 @@ def draw(row, free, dice):
     return int(dice.choice(plain or sorted(may)))
 
 
+@pytest.fixture(params=[False, True], ids=["here", "apart"])
+def together(request):
+    made = Together(TABLE, apart=request.param)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("limit", [6, 14, 40, 120])
 @pytest.mark.parametrize("seed", range(3))
-def test_many_at_once_are_as_one_by_one(shared, limit, seed):
+def test_many_at_once_are_as_one_by_one(shared, together, limit, seed):
     rows = list(pairs(shared, limit))
     dice = [np.random.default_rng([limit, seed, index]) for index in range(len(rows))]
     outs = [[] for _ in rows]
     live = list(range(len(rows)))
-    alone = np.zeros(TABLE.words, dtype=np.int32)
+    single_row = np.zeros(TABLE.words, dtype=np.int32)
     while live:
         many, single = [rows[index][1] for index in live], [rows[index][2] for index in live]
-        masks = np.full((len(live), TABLE.words), -1, dtype=np.int32)
-        together.fill(many, masks, TABLE)
+        masks = together.fill(many)
         for guide, row in zip(single, masks):
-            guide.fill(alone)
-            assert bits(alone) == bits(row)
+            alone.fill(guide, single_row)
+            assert bits(single_row) == bits(row)
         tokens = [draw(row, rows[index][1].matcher is None, dice[index]) for index, row in zip(live, masks)]
-        standing = together.take(many, tokens, TABLE)
-        assert standing == [guide.take(token) for guide, token in zip(single, tokens)]
+        standing = together.take(many, tokens)
+        assert standing == [alone.take(guide, token) for guide, token in zip(single, tokens)]
         for index, token in zip(live, standing):
             assert rows[index][1].failure is None
             outs[index].append(token)
         live = [index for index in live if len(outs[index]) < limit and outs[index][-1] != EOS]
+    together.fill([])
     for (spec, guide, _), out in zip(rows, outs):
         if spec.finish_within_budget:
             assert guide.is_whole, (spec, text_of(out))
 
 
-def test_a_guide_whose_token_does_not_fit_fails_alone():
+def test_a_guide_whose_token_does_not_fit_fails_alone(together):
     spec = json_spec(SCHEMAS[0], finish_within_budget=False)
     whole = compiled(spec)
     guides = [Guide(whole, spec, TABLE, frozenset({EOS}), 40) for _ in range(40)]
-    masks = np.zeros((40, TABLE.words), dtype=np.int32)
-    together.fill(guides, masks, TABLE)
+    together.fill(guides)
     tokens = [ord("{")] * 40
     tokens[7] = ord("x")
-    assert together.take(guides, tokens, TABLE) == tokens
+    assert together.take(guides, tokens) == tokens
+    masks = together.fill(guides)
     assert [place for place, guide in enumerate(guides) if guide.failure] == [7]
-    together.fill(guides, masks, TABLE)
-    assert [place for place, guide in enumerate(guides) if guide.failure] == [7]
+    assert guides[7].failure == BROKEN
     assert bits(masks[7]) == {EOS}
     assert ord('"') in bits(masks[6])
 
@@ -122,3 +130,33 @@ def test_a_way_goes_on_within_a_character():
         way = whole.closer.close(matcher, 8, 0)
         assert way is not None
         assert matcher.closes(way)
+
+
+def test_masks_begun_ahead_serve_a_step_of_other_guides(together):
+    """Some have ended, some are new, one moved over: each has its own mask all the same."""
+    spec = json_spec(SCHEMAS[1])
+    whole = compiled(spec)
+    guides = [Guide(whole, spec, TABLE, frozenset({EOS}), 80) for _ in range(40)]
+    texts = [b"{", b'{"', b"{ "]
+    vocabulary = TABLE.by_bytes
+    together.fill(guides)
+    together.take(guides, [vocabulary.get(texts[place % 3], ord("{")) for place in range(40)])
+    left = [guides[place] for place in (3, 4, 8, 39, 10)]
+    left[2:2] = [Guide(whole, spec, TABLE, frozenset({EOS}), 80)]
+    masks, single_row = together.fill(left), np.zeros(TABLE.words, dtype=np.int32)
+    for guide, row in zip(left, masks):
+        alone.fill(guide, single_row)
+        assert bits(single_row) == bits(row)
+    again = together.fill(left)  # nothing was taken in between
+    assert (again == masks).all()
+
+
+def test_what_another_thread_raises_comes_out_where_it_is_waited_for():
+    aside = Aside("test")
+    aside.begin(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        aside.result()
+    aside.begin(lambda: 7)
+    assert aside.result() == 7
+    aside.close()
+    aside.close()

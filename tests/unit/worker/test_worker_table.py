@@ -15,7 +15,7 @@ from octavo.worker.batch import BatchBuilder
 from octavo.worker.columns import Columns
 from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.staged_batch import StagedBatchBuilder
-from octavo.worker.staging import Barge, Stager, float_bits, ints
+from octavo.worker.staging import Stager, float_bits, ints
 from octavo.worker.table import RequestTable
 
 ROWS, LENGTH, BLOCK, BLOCKS, VOCAB = 7, 40, 4, 500, 1000
@@ -241,20 +241,6 @@ def test_staging_waits_for_a_copy_before_it_writes_over_it(sends_a_step):
         assert whole.tolist() == [value] * (3 * value + 1)
         assert bits.view(torch.float32).tolist() == [value / 2]
     assert platform.waits >= (5 if sends_a_step == 1 else 3)
-
-
-def test_a_barge_is_built_when_first_used_and_never_grows():
-    platform = Lazy()
-    made = []
-    staging = platform.staging
-    platform.staging = lambda length: made.append(length) or staging(length)
-    barge = Barge(platform, 3, 64)
-    assert not made
-    sent = [barge.send([ints([value]), ints([value] * 60)]) for value in range(5)]
-    assert made == [64] * 3
-    assert platform.waits == 2  # for the first two
-    platform.finish()
-    assert [(one.tolist(), set(many.tolist())) for one, many in sent] == [([v], {v}) for v in range(5)]
 
 
 def test_the_runner_names_no_feature():

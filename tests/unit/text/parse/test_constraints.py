@@ -14,7 +14,9 @@ from parse_kit import Said, tool
 from test_golden import WRITERS
 
 from octavo.base.wire import Vocabulary
+from octavo.grammar import alone
 from octavo.grammar.closing import Closer, Compiled
+from octavo.grammar.closings import closings
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -74,13 +76,17 @@ def begun(name: str, special: bool, spec: GrammarSpec) -> Guide:
     table = engine._vocabulary
     spec = replace(spec, finish_within_budget=False)
     return Guide(
-        Compiled(engine.compile(check_spec(spec)), Closer(table), None, 0), spec, table, frozenset({EOS}), 9999
+        Compiled(engine.compile(check_spec(spec)), Closer(table, closings(table)), None, 0),
+        spec,
+        table,
+        frozenset({EOS}),
+        9999,
     )
 
 
 def allowed(guide: Guide) -> list[int]:
-    row = np.zeros(guide._vocabulary.words, dtype=np.int32)
-    guide.fill(row)
+    row = np.zeros(guide.vocabulary.words, dtype=np.int32)
+    alone.fill(guide, row)
     assert guide.failure is None
     return np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
 
@@ -90,7 +96,7 @@ def says(guide: Guide, tokens: Sequence[int]) -> int:
     for number, token in enumerate(tokens):
         if token not in allowed(guide):
             return number
-        assert guide.take(token) == token
+        assert alone.take(guide, token) == token
     return len(tokens)
 
 
@@ -117,7 +123,7 @@ def walk(name: str, special: bool, spec: GrammarSpec, seed: int, prefix: str = "
             return prefix + text.decode("utf-8", "replace")
         liked = [token for token in may if token in LIKED or token > EOS] or [t for t in may if t != EOS]
         token = chance.choice(liked)
-        assert guide.take(token) == token
+        assert alone.take(guide, token) == token
         line.append(token)
     raise AssertionError("no end: " + repr(bytes(token for token in line if token < 256)[-80:]))
 

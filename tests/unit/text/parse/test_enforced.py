@@ -22,7 +22,9 @@ from octavo.engine.assemble import Phases, finish
 from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.resolve import resolve
+from octavo.grammar import alone
 from octavo.grammar.closing import Closer, Compiled
+from octavo.grammar.closings import closings
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -238,16 +240,16 @@ def test_strict_holds_only_once_a_call_has_begun(special: bool) -> None:
     choice = Choice("auto", ("now",), strict=True)
     spec = calls_grammar(tool_parser("hermes"), ToolSchemas(TOOLS), choice, None, False, None, terms)
     grammar = LLGuidance(table).compile(check_spec(spec))
-    guide = Guide(Compiled(grammar, Closer(table), None, 0), spec, table, frozenset([256]), 500)
+    guide = Guide(Compiled(grammar, Closer(table, closings(table)), None, 0), spec, table, frozenset([256]), 500)
     row = np.zeros(table.words, dtype=np.int32)
 
     def allowed() -> set[int]:
-        guide.fill(row)
+        alone.fill(guide, row)
         return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
 
     def say(text: str) -> None:
         for token in terms_of(text, marks):
-            assert guide.take(token) == token
+            assert alone.take(guide, token) == token
 
     assert allowed() == set(range(len(tokens)))
     say("Well.")
