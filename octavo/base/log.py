@@ -45,9 +45,14 @@ def set_up(level: str = "info", form: LogFormat = "text", stream: TextIO | None 
 
 
 def tell(line: str) -> None:
-    """One line for whoever runs the program, logs or not. A standard error that takes nothing is no reason to end."""
+    """One line for whoever runs the program, at any level of logs, and an object where those are objects. A standard
+    error that takes nothing is no reason to end."""
+    text = f"octavo: {line}"
+    for handler in logging.getLogger("octavo").handlers:
+        if isinstance(handler.formatter, JsonLines):
+            text = handler.format(logging.LogRecord("octavo", logging.INFO, "", 0, line, None, None))
     with contextlib.suppress(OSError, ValueError):
-        print(f"octavo: {line}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def hang_up() -> None:

@@ -103,6 +103,7 @@ async def test_an_allocation_fails() -> None:
             fault = Fault(stage="forward", kind="memory", larger_than=random.choice([18, 24, 40]), times=1000)
             client = await launch([fault], latency_s=0.001)
             requests = mixed(random, 12)
+            requests[0].tokens[:] = [random.randrange(kit.VOCAB - 1) for _ in range(60)]  # more than there is room for
             want = await undisturbed(requests)
             results = await asyncio.gather(*(read(client.submit(one)) for one in requests))
             assert {one.id: each for one, each in zip(requests, results)} == want

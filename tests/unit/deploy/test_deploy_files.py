@@ -173,7 +173,7 @@ def test_the_image() -> None:
     assert "HEALTHCHECK" in base
     assert "/health" in base
     assert "STOPSIGNAL SIGTERM" in base
-    assert 'ENTRYPOINT ["octavo"]' in base
+    assert 'ENTRYPOINT ["tini", "--", "octavo"]' in base
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for line in (line for stage in found.values() for line in stage if line.startswith("COPY ")):
         for source in line.split()[1:-1]:
