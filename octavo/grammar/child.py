@@ -50,8 +50,8 @@ class Child:
 
     def judge(self, backend: str, spec: GrammarSpec, deadline_s: float) -> Verdict:
         """What one engine says of a constraint by `deadline_s` of the monotonic clock; what it takes to load an engine
-        is not counted. UserError for a constraint that is too slow or too large, and where the machine is too busy. With
-        a process that is lost under it, it goes to the next."""
+        is not counted. UserError for a constraint that is too slow or too large, and where the machine is too busy. If
+        the process is lost meanwhile, the constraint goes to the next."""
         for _ in range(TRIES):
             with contextlib.suppress(Broken):
                 return self._judge(backend, spec, deadline_s)
