@@ -47,7 +47,7 @@ def set_up(level: str = "info", form: LogFormat = "text", stream: TextIO | None 
 def tell(line: str) -> None:
     """One line for whoever runs the program, at any level of logs, and an object where those are objects. A standard
     error that takes nothing is no reason to end."""
-    text = f"octavo: {line}"
+    text = f"octavo: {one_line(line)}"
     for handler in logging.getLogger("octavo").handlers:
         if isinstance(handler.formatter, JsonLines):
             text = handler.format(logging.LogRecord("octavo", logging.INFO, "", 0, line, None, None))
