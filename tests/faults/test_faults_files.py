@@ -1,18 +1,27 @@
 """Files that are not what they were: weights, configurations, tokenizers, what earlier starts remembered."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+import torch
 from drills import drill
 from safetensors.numpy import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "weights"))
+
+from weights_support import tiny_model, write_gguf
 
 from octavo.base.config import CacheConfig, EngineConfig, ModelConfig
 from octavo.base.errors import ConfigError, ModelFileError
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.assemble import assemble
+from octavo.kernels.cpu.loader import native
+from octavo.kernels.cpu.pack import pack_values
+from octavo.kernels.cpu.packed_file import PackedFile
 from octavo.sched.finish import BAD_LOGITS
 from octavo.testing.tiny import tiny
 from octavo.text.load import load_text
@@ -86,6 +95,52 @@ def test_a_damaged_file(restored: Path, name: str) -> None:
         d.note = f"{len(refused)} of {4 * d.runs} refused"
         path.write_bytes(whole)
         assert answer(restored)[1] == "length"
+
+
+def test_damaged_gguf(tmp_path: Path) -> None:
+    promise = "refused in one line, or read as it is; nothing else"
+    with drill("F16 model.gguf", "`model.gguf` cut short or with other bytes near its beginning", promise) as d:
+        path = tmp_path / "model.gguf"
+        write_gguf(path, "llama", tiny_model("llama"), qtype="Q8_0")
+        whole = path.read_bytes()
+        refused: list[str] = []
+        for random in d.seeds():
+            for _ in range(4):
+                path.write_bytes(damage(whole, random))
+                try:
+                    answer(path)
+                except (ConfigError, ModelFileError) as error:
+                    refused.append(str(error))
+        assert refused
+        assert not [line for line in refused if "\n" in line or "Traceback" in line]
+        d.note = f"{len(refused)} of {4 * d.runs} refused"
+        path.write_bytes(whole)
+        assert answer(path)[1] == "length"
+
+
+@pytest.mark.skipif(native() is None, reason="the CPU kernels are not built")
+def test_packed_weights_that_are_damaged(tmp_path: Path) -> None:
+    """What describes the matrices, and the file's length; the numbers have no checksum, like those of weight files."""
+    with drill("F16 packed", "the file of weights packed by an earlier start is damaged", "packed again") as d:
+        module = native()
+        assert module is not None
+        machine, path = module.Machine(1, False, ""), tmp_path / "model.packed"
+        weights = {f"w{i}": pack_values(machine, torch.randn(16 * i, 64), "int8") for i in range(1, 9)}
+        kept = PackedFile(path)
+        for tag, weight in weights.items():
+            kept.add(tag, weight)
+        thread = kept.keep(least_bytes=1)
+        assert thread is not None
+        thread.join()
+        whole = path.read_bytes()
+        described = whole.index(b"\n")
+        for random in d.seeds():
+            for _ in range(20):
+                place = random.randrange(described)
+                broken = [whole[: random.randrange(len(whole) - 4096)], b"", whole[:place] + b"7" + whole[place + 1 :]]
+                broken += [whole[:place] + random.randbytes(8) + whole[place + 8 :], random.randbytes(5000)]
+                path.write_bytes(data := random.choice(broken))
+                assert data == whole or PackedFile(path).take("w1") is None
 
 
 def test_weights_that_are_no_numbers(restored: Path) -> None:
