@@ -1,6 +1,7 @@
 """Files that are not what they were: weights, configurations, tokenizers, what earlier starts remembered."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -16,13 +17,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "weights"))
 from weights_support import tiny_model, write_gguf
 
 from octavo.base.config import CacheConfig, EngineConfig, ModelConfig
-from octavo.base.errors import ConfigError, ModelFileError
+from octavo.base.errors import ConfigError, ModelFileError, NotFound, Unavailable
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.assemble import assemble
 from octavo.kernels.cpu.loader import native
 from octavo.kernels.cpu.pack import pack_values
 from octavo.kernels.cpu.packed_file import PackedFile
 from octavo.sched.finish import BAD_LOGITS
+from octavo.serve.store.place import Place
+from octavo.serve.store.responses import ResponseStore, StoredResponse
 from octavo.testing.tiny import tiny
 from octavo.text.load import load_text
 from octavo.weights.facts import read_model
@@ -141,6 +144,47 @@ def test_packed_weights_that_are_damaged(tmp_path: Path) -> None:
                 broken += [whole[:place] + random.randbytes(8) + whole[place + 8 :], random.randbytes(5000)]
                 path.write_bytes(data := random.choice(broken))
                 assert data == whole or PackedFile(path).take("w1") is None
+
+
+async def test_a_damaged_store(tmp_path: Path) -> None:
+    promise = "what cannot be read is said: no start, 503 or 404; nothing else"
+    with drill("F16 store", "the file of stored responses is cut short or has other bytes somewhere", promise) as d:
+        path = tmp_path / "responses.sqlite"
+        ids = [f"resp_{i}" for i in range(60)]
+        store = responses(path)
+        for id in ids:
+            await store.put(StoredResponse(id, "owner", "completed", None, b"[]", b'"' + 2000 * b"x" + b'"'))
+        store.close()
+        whole = path.read_bytes()
+        outcomes: Counter[str] = Counter()
+        said: list[str] = []
+        for random in d.seeds():
+            for side in ("-wal", "-shm"):
+                path.with_name(path.name + side).unlink(missing_ok=True)
+            place = random.randrange(len(whole) - 600)
+            rest = random.choice([b"", random.randbytes(8) + whole[place + 8 :], bytes(512) + whole[place + 512 :]])
+            path.write_bytes(whole[:place] + rest)
+            store = responses(path)
+            try:
+                store.open_now()
+            except ConfigError as error:
+                said.append(str(error))
+            else:
+                for id in random.sample(ids, 20):
+                    try:
+                        await store.get("owner", id)
+                        await store.put(StoredResponse(id, "owner", "completed", None, b"[]", b"{}"))
+                        outcomes["answered"] += 1
+                    except (NotFound, Unavailable) as error:
+                        outcomes[str(error.status)] += 1
+            store.close()
+        assert not [line for line in said if "\n" in line]
+        outcomes["not opened"] = len(said)
+        d.note = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+
+
+def responses(path: Path) -> ResponseStore:
+    return ResponseStore(Place(path, chosen=True), max_age_s=3600.0, max_bytes=1 << 30)
 
 
 def test_weights_that_are_no_numbers(restored: Path) -> None:
