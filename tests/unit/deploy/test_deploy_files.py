@@ -62,6 +62,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"gpu": 2, "args": ["--max-model-len=8k", "--gpu-memory-utilization=0.9"], "image__tag": "cuda"},
     {"persistence__enabled": False, "replicas": 3},
     {"cache__enabled": True, "gpu": 1},
+    {"kernels": "/opt/kernels", "gpu": 1},
+    {"kernels": "/opt/kernels", "cache__enabled": True},
     {"cache__enabled": True, "cache__existingClaim": "caches", "persistence__enabled": False},
     {"persistence__existingClaim": "models", "apiKey__existingSecret": "keys", "hubToken__existingSecret": "hub"},
     {"serviceMonitor__enabled": True, "serviceMonitor__existingSecret": "keys", "serviceMonitor__labels": {"a": "b"}},
@@ -151,6 +153,15 @@ def test_caches_go_with_the_pod_unless_they_have_a_claim() -> None:
     assert "demo-octavo-cache" not in own
     volumes = own["Deployment"]["spec"]["template"]["spec"]["volumes"]
     assert {"name": "cache", "persistentVolumeClaim": {"claimName": "caches"}} in volumes
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_kernels_of_the_image_are_copied_where_the_server_looks(kept: bool) -> None:
+    pod = rendered(kernels="/opt/kernels", cache__enabled=kept)["Deployment"]["spec"]["template"]["spec"]
+    (first,), (container,) = pod["initContainers"], pod["containers"]
+    assert first["image"] == container["image"]
+    assert first["command"] == ["cp", "-ru", "/opt/kernels/.", "/var/cache/octavo/"]
+    assert first["volumeMounts"] == [m for m in container["volumeMounts"] if m["mountPath"] == "/var/cache/octavo"]
 
 
 def test_a_certificate_is_mounted_and_probed() -> None:
