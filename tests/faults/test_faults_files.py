@@ -1,10 +1,13 @@
 """Files that are not what they were: weights, configurations, tokenizers, what earlier starts remembered."""
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from octavo.base.errors import ConfigError, ModelFileError, NotFound, Unavailabl
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.assemble import assemble
 from octavo.kernels.cpu.loader import native
-from octavo.kernels.cpu.pack import pack_values
+from octavo.kernels.cpu.pack import pack_values, unpack
 from octavo.kernels.cpu.packed_file import PackedFile
 from octavo.sched.finish import BAD_LOGITS
 from octavo.serve.store.place import Place
@@ -119,6 +122,46 @@ def test_damaged_gguf(tmp_path: Path) -> None:
         d.note = f"{len(refused)} of {4 * d.runs} refused"
         path.write_bytes(whole)
         assert answer(path)[1] == "length"
+
+
+def start(path: Path, weights: dict[str, Any], seconds: float) -> None:
+    """As a start does it: take what is packed, else pack and keep; each of them with a pause before."""
+    kept = PackedFile(path)
+    time.sleep(seconds)
+    for tag, weight in weights.items():
+        found = kept.take(tag)
+        if found is None:
+            kept.add(tag, weight)
+        else:
+            assert torch.equal(unpack(found), unpack(weight))
+    time.sleep(seconds)
+    thread = kept.keep(least_bytes=1)
+    if thread is not None:
+        thread.join()
+
+
+@pytest.mark.skipif(native() is None, reason="the CPU kernels are not built")
+def test_starts_at_once_share_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    what = "six starts at once pack the same weights into one cache, and measure the same"
+    with drill("F22 cache", what, "each has the right weights; one file is left, and it is whole") as d:
+        module = native()
+        assert module is not None
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        machine = module.Machine(1, False, "")
+        weights = {f"w{i}": pack_values(machine, torch.randn(16 * i, 256), "int8") for i in range(1, 13)}
+        need, key = Need(*([1 << 20] * len(Need.__struct_fields__))), remembered.key_of("a", 1)
+        for random in d.seeds():
+            path = tmp_path / f"{d.runs}" / "model.packed"
+            with ThreadPoolExecutor(6) as pool:
+                starts = [pool.submit(start, path, weights, random.random() * 0.02) for _ in range(6)]
+                starts += [pool.submit(remembered.remember, key, need) for _ in range(6)]
+                for each in starts:
+                    each.result()
+            assert sorted(each.name for each in path.parent.iterdir()) == ["model.lock", "model.packed"]
+            kept = PackedFile(path)
+            assert all(torch.equal(unpack(kept.take(tag)), unpack(weight)) for tag, weight in weights.items())
+            assert [each.suffix for each in (tmp_path / "octavo" / "plans").iterdir()] == [".json"]
+            assert remembered.recall(key) == need
 
 
 @pytest.mark.skipif(native() is None, reason="the CPU kernels are not built")

@@ -243,6 +243,17 @@ def test_compose() -> None:
             assert not source.startswith(".") or (ROOT / "deploy/docker" / source).exists()
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_prometheus_itself(tmp_path: Path) -> None:
+    config = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+    (tmp_path / "key").write_text("key")
+    (tmp_path / "prometheus.yml").write_text(config.replace("/run/secrets/octavo-metrics-key", str(tmp_path / "key")))
+    shutil.copy(ROOT / "deploy/prometheus/alerts.yml", tmp_path)
+    command = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
 def test_the_unit(tmp_path: Path) -> None:
     text = (ROOT / "deploy/systemd/octavo.service").read_text()
