@@ -45,8 +45,8 @@ def set_up(level: str = "info", form: LogFormat = "text", stream: TextIO | None 
 
 
 def tell(line: str, *, failed: bool = False) -> None:
-    """One line for whoever runs the program, at any level of logs, and an object where those are objects. `failed`: it is
-    the program's last. A standard error that takes nothing is no reason to end."""
+    """One line for whoever runs the program, at any level of logs, and an object where those are objects. `failed`: the
+    program ends with it. A standard error that takes nothing is no reason to end."""
     text = f"octavo: {one_line(line)}"
     for handler in logging.getLogger("octavo").handlers:
         if isinstance(handler.formatter, JsonLines):
