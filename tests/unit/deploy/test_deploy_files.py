@@ -222,10 +222,13 @@ def test_the_image() -> None:
     assert "STOPSIGNAL SIGTERM" in base
     assert 'ENTRYPOINT ["tini", "--", "octavo"]' in base
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    for line in (line for stage in found.values() for line in stage if line.startswith("COPY ")):
-        for source in line.split()[1:-1]:
-            assert (ROOT / source).exists(), source
-            assert f"!{source.split('/')[0]}" in ignored, f"{source} is not sent to the builder"
+    lines = [line for stage in found.values() for line in stage]
+    sources = [source for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]]
+    sources += [source for line in lines for source in re.findall(r"--mount=type=bind,source=([^, ]+)", line)]
+    assert "requirements/demo.txt" in sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source.split('/')[0]}" in ignored, f"{source} is not sent to the builder"
 
 
 def test_variables_of_the_image_are_flags() -> None:
