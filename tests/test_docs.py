@@ -16,7 +16,14 @@ from octavo.cli.reference import commands, page
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 OTHER_FLAGS = {"--help", "--no-deps", "--version", "--check", "--config", "--url", "--shm-size"}
-OTHER_FLAGS |= {"--gpus", "--target", "--set", "--from-literal"}  # docker's, kubectl's and helm's
+OTHER_FLAGS |= {
+    "--build-arg",
+    "--format",
+    "--gpus",
+    "--target",
+    "--set",
+    "--from-literal",
+}  # docker's, kubectl's and helm's
 
 
 def ids(paths: list[Path]) -> list[str]:

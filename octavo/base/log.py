@@ -44,10 +44,16 @@ def set_up(level: str = "info", form: LogFormat = "text", stream: TextIO | None 
     logger.propagate = False
 
 
-def tell(line: str) -> None:
-    """One line for whoever runs the program, logs or not. A standard error that takes nothing is no reason to end."""
+def tell(line: str, *, failed: bool = False) -> None:
+    """One line for whoever runs the program, at any level of logs, and an object where those are objects. `failed`: the
+    program ends with it. A standard error that takes nothing is no reason to end."""
+    text = f"octavo: {one_line(line)}"
+    for handler in logging.getLogger("octavo").handlers:
+        if isinstance(handler.formatter, JsonLines):
+            level = logging.ERROR if failed else logging.INFO
+            text = handler.format(logging.LogRecord("octavo", level, "", 0, line, None, None))
     with contextlib.suppress(OSError, ValueError):
-        print(f"octavo: {line}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def hang_up() -> None:

@@ -119,7 +119,7 @@ def limit_section() -> Section:
     if shared.is_dir():
         free = shutil.disk_usage(shared).free
         section.facts["shared memory"] = f"{format_bytes(free)} free"
-        if free < 64 << 20:
+        if free < 16 << 20:  # a container has 64 MiB unless told otherwise, which will do
             section.warnings.append("/dev/shm is nearly full or tiny: in a container give --shm-size=1g")
     return section
 

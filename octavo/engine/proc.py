@@ -182,7 +182,7 @@ def main() -> int:
     except Unwanted:
         return EXIT_OK
     except OctavoError as error:
-        logs.tell(str(error))
+        logs.tell(str(error), failed=True)
         return EXIT_CONFIG
     logs.set_up(launch.log_level, "json" if launch.log_format == "json" else "text")
     die_with_parent(launch.parent)

@@ -98,7 +98,8 @@ def _sentence(status: int, cpu_s: float, ended: bool) -> Verdict:
         if cpu_s < ENOUGH_CPU_S:
             return Verdict(busy=True)
         return Verdict(error=TOO_SLOW, passing=True)
-    return Verdict(error=TOO_LARGE)
+    # A kill from outside is one by the system, whose memory is over, or by somebody: of this hour in any case.
+    return Verdict(error=TOO_LARGE, passing=cause == signal.SIGKILL)
 
 
 class Yard:

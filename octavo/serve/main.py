@@ -109,7 +109,7 @@ async def _serve(app: App, sock: socket.socket, launcher: Launcher) -> int:
             failed = not await _until_end(service, http)
     except (OctavoError, OSError) as exc:
         failed = True
-        logs.tell(one_line(exc))
+        logs.tell(one_line(exc), failed=True)
     finally:
         server.stop()
         await _settle(http, start)
@@ -129,7 +129,7 @@ async def _until_end(service: Service, http: asyncio.Task[None]) -> bool:
         await asyncio.wait({http}, timeout=WATCH_S)
         cause = service.cause_of_death
         if cause is not None and not http.done():
-            logs.tell(f"the engine has stopped for good: {cause}")
+            logs.tell(f"the engine has stopped for good: {cause}", failed=True)
             return False
     http.result()
     return True

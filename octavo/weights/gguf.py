@@ -173,7 +173,7 @@ class _Reader:
         return int(value)
 
     def name(self, limit: int, what: str) -> str:
-        """A string that must be valid UTF-8 and short: a key or a tensor's name."""
+        """A string that must be valid UTF-8, printable, and short: a key or a tensor's name."""
         length = self.u64(what)
         if not 0 < length <= limit:
             raise self.fail(f"{what} is {length} bytes long, allowed are 1 to {limit}")
@@ -181,9 +181,12 @@ class _Reader:
         raw = self.data[self.at : self.at + length]
         self.at += length
         try:
-            return raw.decode()
+            name = raw.decode()
         except UnicodeDecodeError:
             raise self.fail(f"{what} is not UTF-8: {raw[:40]!r}") from None
+        if not name.isprintable():  # it is shown in errors
+            raise self.fail(f"{what} has control characters: {raw[:40]!r}")
+        return name
 
     def header(self) -> tuple[int, int]:
         if self.data[:4] != MAGIC:

@@ -36,8 +36,13 @@ def remember(key: str, need: Need) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(msgspec.json.encode(need))
-        Path(file.name).replace(path)
+            try:
+                file.write(msgspec.json.encode(need))
+                file.flush()
+                Path(file.name).replace(path)
+            except OSError:  # a full disk gets no file that is cut off
+                Path(file.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         log.debug("the measurement is not kept: %s", error)
 

@@ -103,6 +103,7 @@ async def test_an_allocation_fails() -> None:
             fault = Fault(stage="forward", kind="memory", larger_than=random.choice([18, 24, 40]), times=1000)
             client = await launch([fault], latency_s=0.001)
             requests = mixed(random, 12)
+            requests[0].tokens[:] = [random.randrange(kit.VOCAB - 1) for _ in range(60)]  # more than there is room for
             want = await undisturbed(requests)
             results = await asyncio.gather(*(read(client.submit(one)) for one in requests))
             assert {one.id: each for one, each in zip(requests, results)} == want
@@ -220,20 +221,23 @@ async def test_a_crash_loop_has_an_end() -> None:
     with drill(
         "F4 loop", "an engine that dies at its first step, always", "given up after the limit, told in one line"
     ) as d:
-        client = await launch([Fault(kind="kill", times=1000)], recovery=RecoveryConfig(max_engine_restarts=2))
-        sampling = kit.Sampling(seed=1, max_tokens=3)
-        assert (await read(client.submit(kit.EngineRequest("a", [1], sampling)))).error == CRASHED
-        with pytest.raises(EngineDead) as caught:
-            await read(client.submit(kit.EngineRequest("b", [1], sampling)))
-        last = "failed 3 times within ten minutes; the last time: the engine's process ended by SIGKILL"
-        assert last in str(caught.value)
-        assert "\n" not in str(caught.value)
-        with pytest.raises(EngineDead):
-            client.check()
-        with pytest.raises(EngineDead):
-            client.submit(kit.EngineRequest("late", [1], sampling))
-        d.runs = 1
-        await client.close()
+        for random in d.seeds():
+            fault = Fault(
+                stage=random.choice(["forward", "sample", "result", "plan", "update"]), kind="kill", times=1000
+            )
+            client = await launch([fault], recovery=RecoveryConfig(max_engine_restarts=2))
+            sampling = kit.Sampling(seed=1, max_tokens=3)
+            assert (await read(client.submit(kit.EngineRequest("a", [1], sampling)))).error == CRASHED
+            with pytest.raises(EngineDead) as caught:
+                await read(client.submit(kit.EngineRequest("b", [1], sampling)))
+            last = "failed 3 times within ten minutes; the last time: the engine's process ended by SIGKILL"
+            assert last in str(caught.value)
+            assert "\n" not in str(caught.value)
+            with pytest.raises(EngineDead):
+                client.check()
+            with pytest.raises(EngineDead):
+                client.submit(kit.EngineRequest("late", [1], sampling))
+            await client.close()
 
 
 async def test_a_restart_that_fails_at_first(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_a_second_server(tmp_path: Path, shared: str) -> None:
         serve = {"no_files": False, "files_dir": str(tmp_path / "files"), "no_response_store": False}
         serve["response_store"] = str(tmp_path / "responses.db")
         async with serving(fake=FAKE, serve=serve) as client:
-            for random in d.seeds(most=10):
+            for random in d.seeds():
                 asked = bodies(random, 6)
                 want = await whole(client, asked)
                 tasks, _ = await begun(client, asked, 6)

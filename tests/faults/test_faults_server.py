@@ -4,10 +4,11 @@ import asyncio
 import signal
 import socket
 import time
-from random import Random
 
 from drills import drill
 from faults_server import FAKE, STRUCTURED, Server, begun, bodies, gone, quiet, serving, whole
+
+DEADLY = ["forward", "sample", "result", "plan", "update"]
 
 
 async def test_clients_see_a_pause() -> None:
@@ -54,13 +55,14 @@ async def test_no_orphan_whoever_dies() -> None:
     with drill(
         "F2 children", "engine killed with a compiling child", "the child is gone, the constraint holds on"
     ) as d:
-        async with serving(fake=FAKE) as client:
-            (want,) = await whole(client, [STRUCTURED])
-            (task,), _ = await begun(client, [STRUCTURED], 30)
-            child = client.server.compiler
-            client.server.engine.kill()
-            d.recovered.append(await gone([child], 5.0))
-            assert await task == want
+        for random in d.seeds():
+            async with serving(fake=FAKE) as client:
+                (want,) = await whole(client, [STRUCTURED])
+                (task,), _ = await begun(client, [STRUCTURED], random.randrange(1, 60))
+                child = client.server.compiler
+                client.server.engine.kill()
+                d.recovered.append(await gone([child], 5.0))
+                assert await task == want
 
 
 async def test_sigterm_under_load() -> None:
@@ -119,31 +121,34 @@ async def test_sigterm_while_the_engine_restarts() -> None:
 
 async def test_a_second_sigterm() -> None:
     with drill("F15 second", "a second SIGTERM during the drain", "ended at once, exit 143, nobody left") as d:
-        async with serving(fake={**FAKE, "latency_s": 0.02}, serve={"shutdown_timeout": 60.0}) as client:
-            tasks, _ = await begun(client, bodies(Random(1), 6, 400), 12)
-            tree = client.server.tree
-            client.server.process.send_signal(signal.SIGTERM)
-            await client.wait_for("/ready", 503, 1.0)
-            client.server.process.send_signal(signal.SIGTERM)
-            with d.timed():
-                assert await asyncio.to_thread(client.server.process.wait, 5) == 128 + signal.SIGTERM
-            await gone(tree[1:], 5.0)
-            await asyncio.gather(*tasks, return_exceptions=True)
+        for random in d.seeds():
+            async with serving(fake={**FAKE, "latency_s": 0.02}, serve={"shutdown_timeout": 60.0}) as client:
+                tasks, _ = await begun(client, bodies(random, 6, 400), random.randrange(6, 60))
+                tree = client.server.tree
+                client.server.process.send_signal(signal.SIGTERM)
+                await client.wait_for("/ready", 503, 1.0)
+                await asyncio.sleep(random.random() * 0.3)
+                client.server.process.send_signal(signal.SIGTERM)
+                with d.timed():
+                    assert await asyncio.to_thread(client.server.process.wait, 5) == 128 + signal.SIGTERM
+                await gone(tree[1:], 5.0)
+                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_crash_loop_ends_the_server() -> None:
     with drill("F4 loop http", "an engine that dies at every step", "error events, then exit 1 with one line") as d:
-        faults = [{"kind": "kill", "times": 1000}]
-        async with serving(fake=FAKE, faults=faults, recovery={"max_engine_restarts": 2}) as client:
-            first = await client.streamed(bodies(Random(1), 1)[0])
-            assert first["error"]["type"] == "internal_error" if "error" in first else first["status"] == 500
-            second = await client.streamed(bodies(Random(2), 1)[0])
-            assert "error" in second or second["status"] == 503
-            with d.timed():
-                assert await asyncio.to_thread(client.server.process.wait, 15) == 1
-            lines = [line for line in client.server.said.splitlines() if line.startswith("octavo: the ")]
-            assert len(lines) == 1
-            assert "for good: the engine failed 3 times within ten minutes; the last time: " in lines[0]
+        for random in d.seeds():
+            faults = [{"stage": random.choice(DEADLY), "kind": "kill", "times": 1000}]
+            async with serving(fake=FAKE, faults=faults, recovery={"max_engine_restarts": 2}) as client:
+                first = await client.streamed(bodies(random, 1)[0])
+                assert first["error"]["type"] == "internal_error" if "error" in first else first["status"] == 500
+                second = await client.streamed(bodies(random, 1)[0])
+                assert "error" in second or second["status"] == 503
+                with d.timed():
+                    assert await asyncio.to_thread(client.server.process.wait, 15) == 1
+                lines = [line for line in client.server.said.splitlines() if line.startswith("octavo: the ")]
+                assert len(lines) == 1
+                assert "for good: the engine failed 3 times within ten minutes; the last time: " in lines[0]
 
 
 def test_a_server_that_cannot_start() -> None:

@@ -23,7 +23,7 @@ async def test_each_step_fails_once(kind: str, what: str) -> None:
     """Each step of a run fails at each of its stages, in an engine of its own."""
     with drill(f"F6 each {kind}", f"one {what} at every step of a run, at each stage", "all streams whole") as d:
         placed = 0
-        for random in d.seeds(most=3):
+        for random in d.seeds(most=20):
             requests = mixed(random, 3, longest=12, structured=False)
             want = await undisturbed(requests)
             for stage in ("forward", "sample", "result"):
@@ -84,7 +84,7 @@ async def test_each_operation_finds_no_memory(folder: Path) -> None:
         "all streams whole",
     ) as d:
         failed = 0
-        for random in d.seeds(most=1):
+        for random in d.seeds(most=10):
             requests = chosen(random, 2)
             core = real(folder)
             want = await run(core, requests)

@@ -2,10 +2,12 @@
 
 A file a model under ``$XDG_CACHE_HOME/octavo/packed``, named by a digest of all that the bytes depend on: the weight
 files as they stand, the quantization, the form of csrc/format.h. It holds a line of JSON that describes the matrices
-in the order in which they are loaded, then their bytes from page to page. Pages of a mapped file are shared by all
-processes that serve it. A missing, foreign or damaged file only means packing again.
+in the order in which they are loaded, behind a digest of itself, then their bytes from page to page. Pages of a mapped
+file are shared by all processes that serve it. A missing, foreign or damaged file only means packing again; like the
+weight files that they come from, the numbers themselves have no checksum.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import logging
@@ -13,9 +15,9 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -27,12 +29,13 @@ from octavo.kernels.cpu.loader import native
 
 log = logging.getLogger(__name__)
 
-FORM = 1  # of the packed bytes; another number when csrc/format.h or pack.cpp change what they mean
+FORM = 2  # of the packed bytes; another number when csrc/format.h or pack.cpp change what they mean
 LEAST_BYTES = 32 << 20  # less is packed in a moment
 SPARE_BYTES = 2 << 30  # of disk, beside the file
 FOLDER_BYTES = 16 << 30  # of all files; beyond it those that were not used for longest go
 _MAX_INDEX = 16 << 20
 _PAGE = 4096
+_DIGEST = 32  # characters before the JSON
 
 
 class Piece(Struct, frozen=True, array_like=True):
@@ -94,13 +97,16 @@ class PackedFile:
 
     def _open(self) -> None:
         with open(self._path, "rb") as file:
-            line = file.readline(_MAX_INDEX)
-            pieces = msgspec.json.decode(line, type=list[Piece])
+            line = file.readline(_MAX_INDEX).rstrip(b"\n")
+            if line[:_DIGEST] != _digest(line[_DIGEST:]):
+                raise ValueError(f"{self._path} is damaged")
+            pieces = msgspec.json.decode(line[_DIGEST:], type=list[Piece])
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         module = native()
         for piece in pieces:
             size = module.packed_bytes(piece.layout, piece.rows, piece.columns) if module is not None else 0
-            if not 0 < piece.offset <= len(data) - size or piece.offset % _PAGE or not 0 <= piece.layout < 10:
+            end = piece.offset + -(-size // _PAGE) * _PAGE + _PAGE  # kernels look a little ahead
+            if not 0 < piece.offset < end <= len(data) or piece.offset % _PAGE or not 0 <= piece.layout < 10:
                 raise ValueError(f"{self._path} is damaged")
         self._map, self._pieces = data, pieces
         self._address = np.frombuffer(data, dtype=np.uint8).ctypes.data
@@ -112,21 +118,22 @@ class PackedFile:
             pieces.append(Piece(tag, weight.layout, weight.rows, weight.columns, weight.unit, at))
             at += -(-weight.nbytes // _PAGE) * _PAGE
         # The offsets' own digits lengthen the line: leave it room.
-        start = -(-(len(msgspec.json.encode(pieces)) + 16 * len(pieces) + 2) // _PAGE) * _PAGE
-        line = msgspec.json.encode([msgspec.structs.replace(p, offset=p.offset + start) for p in pieces]) + b"\n"
+        start = -(-(_DIGEST + len(msgspec.json.encode(pieces)) + 16 * len(pieces) + 2) // _PAGE) * _PAGE
+        index = msgspec.json.encode([msgspec.structs.replace(p, offset=p.offset + start) for p in pieces])
         part = self._path.with_suffix(".part")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if not _make_room(self._path.parent, start + at):
                 return
             # Two starts at once: who came second must not empty the part under the first one's hands.
-            with FileLock(self._path.with_suffix(".lock"), timeout=0), open(part, "wb") as file:
-                file.write(line)
+            with FileLock(self._path.with_suffix(".lock"), timeout=0), _whole(part) as file:
+                file.write(_digest(index) + index + b"\n")
                 for piece, (_, weight) in zip(pieces, made):
                     file.seek(start + piece.offset)
                     file.write((ctypes.c_char * weight.nbytes).from_address(weight.data))
                 file.truncate(start + at + _PAGE)  # kernels look a little ahead
                 file.flush()
+                os.fsync(file.fileno())  # a machine that loses power now must not leave a name without its bytes
                 part.replace(self._path)
         except OSError as error:  # of the lock too: somebody else writes the same
             log.debug("packed weights are not kept: %s", error)
@@ -140,6 +147,21 @@ def packed_file(paths: Sequence[Path], quantization: str | None) -> PackedFile:
         facts.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
     return PackedFile(cache_folder() / "packed" / f"{digest}.packed")
+
+
+def _digest(index: bytes) -> bytes:
+    return hashlib.sha256(index).hexdigest()[:_DIGEST].encode()
+
+
+@contextlib.contextmanager
+def _whole(part: Path) -> Iterator[BinaryIO]:
+    """A new file that goes again if writing fails: what is cut off would only fill the disk further."""
+    try:
+        with open(part, "wb") as file:
+            yield file
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _make_room(folder: Path, need: int) -> bool:

@@ -50,7 +50,7 @@ class Database:
         try:
             with connection:
                 return work(connection)
-        except sqlite3.OperationalError as error:  # a full disk, above all
+        except sqlite3.DatabaseError as error:  # a full disk, above all, or a file that was damaged
             log.error("%s: %s", self.path, error)
             raise Unavailable(OUT_OF_REACH) from error
 

@@ -49,3 +49,16 @@ def test_set_up_twice_gives_one_line_each():
     log.set_up(stream=out)
     logging.getLogger("octavo").warning("once")
     assert out.getvalue().count("once") == 1
+
+
+def test_what_is_told_is_an_object_among_objects(capsys):
+    log.set_up("error", "json", io.StringIO())
+    log.tell("serving 100% of it")
+    log.tell("over", failed=True)
+    log.set_up("error", "text", io.StringIO())
+    log.tell("serving 100% \x1b[2Jof it")
+    first, last, second = capsys.readouterr().err.splitlines()
+    told = json.loads(first)
+    assert (told["level"], told["logger"], told["message"]) == ("info", "octavo", "serving 100% of it")
+    assert json.loads(last)["level"] == "error"
+    assert second == "octavo: serving 100% \\x1b[2Jof it"

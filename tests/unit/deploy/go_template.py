@@ -99,6 +99,8 @@ class Templates:
                 return "\n" + "\n".join(" " * width + line if line else line for line in str(text).split("\n"))
             case "toYaml", [value]:
                 return yaml.safe_dump(value, sort_keys=False).rstrip()
+            case "upper", [text]:
+                return text.upper()
             case "quote", [value]:
                 return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
             case "printf", [form, *values]:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,17 @@ def values(**changes: Any) -> dict[str, Any]:
     return found
 
 
+def named(manifests: Iterable[dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
+    """By kind; the claim of caches by its name."""
+    found = {}
+    for manifest in filter(None, manifests):
+        name = manifest["metadata"]["name"]
+        found[manifest["kind"] if name == "demo-octavo" else name] = manifest
+    return found
+
+
 def rendered(**changes: Any) -> dict[str, dict[str, Any]]:
-    """Manifests by kind, as `helm template demo` gives them; the claim of caches by its name."""
+    """Manifests as `helm template demo` gives them."""
     given = values(**changes)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     top = {
@@ -43,13 +53,8 @@ def rendered(**changes: Any) -> dict[str, dict[str, Any]]:
         "Chart": {"AppVersion": chart["appVersion"]},
     }
     templates = Templates(top, (CHART / "templates/_helpers.tpl").read_text())
-    found = {}
-    for path in sorted(CHART.glob("templates/*.yaml")):
-        for manifest in yaml.safe_load_all(templates.render(path.read_text())):
-            if manifest:
-                name = manifest["metadata"]["name"]
-                found[manifest["kind"] if name == "demo-octavo" else name] = manifest
-    return found
+    texts = (templates.render(path.read_text()) for path in sorted(CHART.glob("templates/*.yaml")))
+    return named(manifest for text in texts for manifest in yaml.safe_load_all(text))
 
 
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -57,10 +62,25 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"gpu": 2, "args": ["--max-model-len=8k", "--gpu-memory-utilization=0.9"], "image__tag": "cuda"},
     {"persistence__enabled": False, "replicas": 3},
     {"cache__enabled": True, "gpu": 1},
+    {"kernels": "/opt/kernels", "gpu": 1},
+    {"kernels": "/opt/kernels", "cache__enabled": True},
     {"cache__enabled": True, "cache__existingClaim": "caches", "persistence__enabled": False},
     {"persistence__existingClaim": "models", "apiKey__existingSecret": "keys", "hubToken__existingSecret": "hub"},
     {"serviceMonitor__enabled": True, "serviceMonitor__existingSecret": "keys", "serviceMonitor__labels": {"a": "b"}},
     {"podDisruptionBudget__enabled": True, "networkPolicy__enabled": True, "networkPolicy__fromLabels": {"app": "web"}},
+    {
+        "tls__existingSecret": "papers",
+        "serviceMonitor__enabled": True,
+        "serviceMonitor__tlsConfig": {"serverName": "a"},
+    },
+    {"resources__limits": None, "gpu": 1},
+    {"resources__limits": None, "resources__requests": None},
+    {
+        "env": [{"name": "A", "value": "b"}],
+        "volumes": [{"name": "keys", "secret": {"secretName": "keys"}}],
+        "volumeMounts": [{"name": "keys", "mountPath": "/etc/octavo/keys"}],
+        "args": ["--api-key-file=/etc/octavo/keys/keys"],
+    },
     {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}], "podAnnotations": {"c": "d"}},
 )
 
@@ -135,6 +155,29 @@ def test_caches_go_with_the_pod_unless_they_have_a_claim() -> None:
     assert {"name": "cache", "persistentVolumeClaim": {"claimName": "caches"}} in volumes
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_kernels_of_the_image_are_copied_where_the_server_looks(kept: bool) -> None:
+    pod = rendered(kernels="/opt/kernels", cache__enabled=kept)["Deployment"]["spec"]["template"]["spec"]
+    (first,), (container,) = pod["initContainers"], pod["containers"]
+    assert first["image"] == container["image"]
+    assert first["command"] == ["cp", "-ru", "/opt/kernels/.", "/var/cache/octavo/"]
+    assert first["volumeMounts"] == [m for m in container["volumeMounts"] if m["mountPath"] == "/var/cache/octavo"]
+
+
+def test_a_certificate_is_mounted_and_probed() -> None:
+    found = rendered(tls__existingSecret="papers", serviceMonitor__enabled=True)
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (config,) = parse(container["args"][1:], (OctavoConfig,), "model")
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    assert config.serve.ssl_certfile == mount["mountPath"] + "/tls.crt"
+    assert config.serve.ssl_keyfile == mount["mountPath"] + "/tls.key"
+    assert {"name": "tls", "secret": {"secretName": "papers", "defaultMode": 0o440}} in pod["volumes"]
+    probes = [container[name]["httpGet"]["scheme"] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert set(probes) == {"HTTPS"}
+    assert found["ServiceMonitor"]["spec"]["endpoints"][0]["scheme"] == "https"
+
+
 def test_keys_come_from_secrets_alone() -> None:
     container = rendered(apiKey__existingSecret="keys")["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     (key,) = [each for each in container["env"] if each["name"] == "OCTAVO_API_KEY"]
@@ -143,10 +186,14 @@ def test_keys_come_from_secrets_alone() -> None:
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm")
-@pytest.mark.parametrize("arguments", [["lint", "--strict"], ["template", "demo"]])
-def test_helm_itself(arguments: list[str]) -> None:
-    done = subprocess.run(["helm", *arguments, str(CHART)], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_helm_renders_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
+    given = tmp_path / "values.yaml"
+    given.write_text(yaml.safe_dump(values(**changes)))
+    for command in (["lint", "--strict", CHART, "-f", given], ["template", "demo", CHART, "-f", given]):
+        done = subprocess.run(["helm", *map(str, command)], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert named(yaml.safe_load_all(done.stdout)) == rendered(**changes)
 
 
 def stages() -> dict[str, list[str]]:
@@ -173,12 +220,15 @@ def test_the_image() -> None:
     assert "HEALTHCHECK" in base
     assert "/health" in base
     assert "STOPSIGNAL SIGTERM" in base
-    assert 'ENTRYPOINT ["octavo"]' in base
+    assert 'ENTRYPOINT ["tini", "--", "octavo"]' in base
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    for line in (line for stage in found.values() for line in stage if line.startswith("COPY ")):
-        for source in line.split()[1:-1]:
-            assert (ROOT / source).exists(), source
-            assert f"!{source.split('/')[0]}" in ignored, f"{source} is not sent to the builder"
+    lines = [line for stage in found.values() for line in stage]
+    sources = [source for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]]
+    sources += [source for line in lines for source in re.findall(r"--mount=type=bind,source=([^, ]+)", line)]
+    assert "requirements/demo.txt" in sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source.split('/')[0]}" in ignored, f"{source} is not sent to the builder"
 
 
 def test_variables_of_the_image_are_flags() -> None:
@@ -194,6 +244,17 @@ def test_compose() -> None:
         for volume in service["volumes"]:
             source = volume.split(":")[0]
             assert not source.startswith(".") or (ROOT / "deploy/docker" / source).exists()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_prometheus_itself(tmp_path: Path) -> None:
+    config = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
+    (tmp_path / "key").write_text("key")
+    (tmp_path / "prometheus.yml").write_text(config.replace("/run/secrets/octavo-metrics-key", str(tmp_path / "key")))
+    shutil.copy(ROOT / "deploy/prometheus/alerts.yml", tmp_path)
+    command = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")

@@ -1,5 +1,6 @@
 """Packed weights that a start keeps for the next one."""
 
+import errno
 import os
 
 import pytest
@@ -58,7 +59,7 @@ def test_other_weights_than_expected_are_packed_again(machine, tmp_path):
     assert kept.take("b") is None  # the order is lost for good
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "noise", "offset", "layout"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "noise", "offset", "layout", "rows"])
 def test_a_damaged_file_only_means_packing_again(machine, tmp_path, damage):
     path = tmp_path / "model.packed"
     keep(path, {"a": pack_values(machine, torch.randn(16, 32))})
@@ -68,11 +69,22 @@ def test_a_damaged_file_only_means_packing_again(machine, tmp_path, damage):
         "cut": data[: data.index(b"\n") + 10],
         "noise": os.urandom(5000),
         "offset": data.replace(b",4096]", b",4100]", 1),
+        "rows": data.replace(b",16,", b",15,", 1),
         "layout": data.replace(b'["a",7,', b'["a",9999999,', 1),
     }[damage]
     assert broken != data
     path.write_bytes(broken)
     assert PackedFile(path).take("a") is None
+
+
+def test_a_full_disk_keeps_no_part(machine, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / "model.packed"
+    keep(path, {"a": pack_values(machine, torch.randn(16, 32))})
+    assert [each.suffix for each in tmp_path.iterdir()] == [".lock"]
 
 
 def test_one_of_two_starts_writes_the_file(machine, tmp_path):

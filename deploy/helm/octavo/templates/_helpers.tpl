@@ -12,3 +12,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
+
+{{- define "octavo.scheme" -}}
+{{ if .Values.tls.existingSecret }}https{{ else }}http{{ end }}
+{{- end }}
