@@ -79,9 +79,8 @@ class Draft:
         if groups > 1:
             rows, places = np.tile(rows, groups), np.tile(places, groups)
         which = array("q", chain.from_iterable([group] * count for group in range(groups)))
-        self.new_blocks.append(
-            NewBlocks(_numbers(rows), which, _numbers(places), array("q", chain.from_iterable(blocks)))
-        )
+        flat = array("q", chain.from_iterable(blocks))
+        self.new_blocks.append(NewBlocks(_numbers(rows), which, _numbers(places), flat))
 
     def close(self, ledger: Ledger) -> bool:
         """All have been told; False if that is nobody."""

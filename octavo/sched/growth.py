@@ -10,7 +10,7 @@ from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.ledger import HORIZON, LIMIT, PROMPT, Bools, Longs, Roster
 
-EARLY = 4  # a block is given up to a part of so many of its tokens before it is needed
+EARLY = 4  # the part of a block's tokens, one in so many, by which it may come before it is needed
 
 
 def grow(board: Board, draft: Draft, roster: Roster, starts: Longs, known: Longs, steady: Bools) -> None:
@@ -28,7 +28,7 @@ def grow(board: Board, draft: Draft, roster: Roster, starts: Longs, known: Longs
     plain = (known - starts == 1) & (known <= horizons) & (horizons < limits) & (starts >= columns[PROMPT].take(rows))
     if not np.count_nonzero(plain & (known == horizons)):
         return
-    places = (plain & (known + kv.block_size // EARLY > horizons)).nonzero()[0]
+    places = (plain & (known + max(1, kv.block_size // EARLY) > horizons)).nonzero()[0]
     requests = roster.requests
     blocks = kv.grow([requests[place].holding for place in places.tolist()], starts.take(places))
     rows, horizons = rows.take(places), horizons.take(places)
