@@ -54,6 +54,18 @@ class _Rider:
         self.rides = True  # until a token of its does not hold, which steps in flight build on
 
 
+class _Crowd:
+    """The riders of a step, with what is asked of them again as long as the next steps have the same."""
+
+    __slots__ = ("found", "guides", "places", "rows", "sample")
+
+    def __init__(self, plan: StepPlan, found: list[tuple[int, _Rider]]) -> None:
+        self.rows, self.sample = list(plan.rows), list(plan.sample)
+        self.found = found  # places in the sample
+        self.guides = [rider.guide for _, rider in found]
+        self.places = np.array([place for place, _ in found], dtype=np.int32)
+
+
 class ConstrainedSeat:
     """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait; `memory`: gives so
     many int32 that the executor sends masks from."""
@@ -71,7 +83,8 @@ class ConstrainedSeat:
         self._held: dict[str, _Held] = {}
         self._guides: dict[str, Guide] = {}
         self._rows: dict[int, _Rider] = {}  # of the device, as far as they have a guide
-        self._sampled: dict[int, list[tuple[int, _Rider]]] = {}  # step -> places in its sample
+        self._crowd: _Crowd | None = None  # of the newest step, until one of it goes
+        self._sampled: dict[int, _Crowd] = {}  # by step
         self.figures: dict[str, float] = {}  # empty until a constraint comes: it goes out with every step
 
     @property
@@ -186,6 +199,8 @@ class ConstrainedSeat:
 
     def riders(self, plan: StepPlan) -> dict[str, Any]:
         rows = self._rows
+        if plan.dropped or plan.added:
+            self._crowd = None
         for row in plan.dropped:
             rows.pop(row, None)
         if not self._guides:
@@ -197,31 +212,39 @@ class ConstrainedSeat:
                 rows[added.row] = _Rider(added.id, guide)
             else:
                 rows.pop(added.row, None)
-        on, guides = plan.rows, self._guides
+        crowd = self._crowd
+        if crowd is None or crowd.rows != plan.rows or crowd.sample != plan.sample:
+            crowd = self._crowd = self._gathered(plan)
+        if not crowd.found:
+            return {}
+        self._sampled[plan.step] = crowd
+        if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
+            del self._sampled[min(self._sampled)]
+        assert self._together is not None
+        begin = time.perf_counter()
+        masks = self._together.fill(crowd.guides)
+        self._count("grammar_mask_seconds", time.perf_counter() - begin)
+        return {RIDER: (crowd.places, masks)}
+
+    def _gathered(self, plan: StepPlan) -> _Crowd:
+        rows, on, guides = self._rows, plan.rows, self._guides
         found = [
             (place, rider)
             for place, index in enumerate(plan.sample)
             if (rider := rows.get(on[index])) is not None and rider.rides and guides.get(rider.id) is rider.guide
         ]
-        if not found:
-            return {}
-        self._sampled[plan.step] = found
-        if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
-            del self._sampled[min(self._sampled)]
-        assert self._together is not None
-        begin = time.perf_counter()
-        masks = self._together.fill([rider.guide for _, rider in found])
-        self._count("grammar_mask_seconds", time.perf_counter() - begin)
-        return {RIDER: (np.array([place for place, _ in found], dtype=np.int32), masks)}
+        return _Crowd(plan, found)
 
     def review(self, plan: StepPlan, result: StepResult) -> Review | None:
-        found = self._sampled.pop(plan.step, None)
-        if found is None or self._together is None:
+        crowd = self._sampled.pop(plan.step, None)
+        if crowd is None or self._together is None:
             return None
-        guides = self._guides
-        found = [each for each in found if guides.get(each[1].id) is each[1].guide]  # others ended meanwhile
+        found, guides = crowd.found, crowd.guides
+        if crowd is not self._crowd:  # some may have ended meanwhile
+            found = [each for each in found if self._guides.get(each[1].id) is each[1].guide]
+            guides = [rider.guide for _, rider in found]
         tokens = [result.tokens[place] for place, _ in found]
-        standing = self._together.take([rider.guide for _, rider in found], tokens)
+        standing = self._together.take(guides, tokens)
         failed = {
             rider.id: UserError(f"structured output: {rider.guide.failure}", param=rider.guide.param)
             for _, rider in found
@@ -234,10 +257,12 @@ class ConstrainedSeat:
             if stands != sampled and rider.id not in failed:
                 altered[rider.id] = place, stands
                 rider.rides = False
+                self._crowd = None
         return Review(_altered(result, list(altered.values())), list(altered), failed)
 
     def ended(self, id: str) -> None:
-        self._guides.pop(id, None)
+        if self._guides.pop(id, None) is not None:
+            self._crowd = None
 
     def shutdown(self) -> None:
         if self._together is not None:

@@ -41,6 +41,7 @@ MOST = 16  # that are there at once; each may take up to Setup.memory_bytes
 WHILE_S = 0.3  # that a constraint may stay for when others wait
 CPU_S = 0.6  # ten times what the worst of benchmarks/schemas.jsonl takes
 ENOUGH_CPU_S = 0.1  # with less it was not the constraint's fault
+BOUND = b"\1"  # a fork's first byte: from now on it ends with this process, even when it is stopped
 
 TOO_SLOW = "the constraint takes too long to compile"
 
@@ -75,7 +76,8 @@ class Fork:
             os.kill(self.pid, signal.SIGKILL)
 
     def stop(self, stop: bool) -> None:
-        """Let it rest, or go on for a turn."""
+        """Let it rest, or go on for a turn. One that is not bound yet would stay for ever if this process were lost."""
+        stop = stop and self.data.startswith(BOUND)
         self.turns += not stop
         if stop != self.stopped and not self.ended:
             self.stopped = stop
@@ -85,7 +87,7 @@ class Fork:
         """Its answer, once it has closed its pipe."""
         _, status, used = os.wait4(self.pid, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
-            return self.data
+            return self.data.removeprefix(BOUND)
         return _answer(self.job, _sentence(status, used.ru_utime + used.ru_stime, self.ended))
 
 
@@ -179,13 +181,18 @@ class Yard:
 
     def _fork(self, job: Job) -> None:
         reader, writer = os.pipe()
+        parent = os.getpid()
         pid = os.fork()
         if pid:
             os.close(writer)
             self._forks[reader] = Fork(job, pid)
             return
         try:
+            os.close(self._out)  # its end tells the engine that this process is gone, whatever became of its forks
             _die_with_parent()
+            if os.getppid() != parent:
+                os._exit(1)
+            write_all(writer, BOUND)
             os.nice(NICENESS - OWN_NICENESS)
             signal.setitimer(signal.ITIMER_PROF, CPU_S)
             signal.setitimer(signal.ITIMER_REAL, max(0.01, job.deadline_s + STARVED_S - time.monotonic()))

@@ -188,6 +188,26 @@ def test_a_process_that_is_lost_is_replaced():
     assert made.child.pid is None
 
 
+def test_no_fork_of_a_lost_process_stays(compiler):
+    """Lost right after forking: what had not bound itself to it yet must neither stay nor hide the loss."""
+    for round in range(6):
+        compiler.submit(json_spec({"const": f"{round} first"})).result(60)
+        first = compiler.child.pid
+        assert first is not None
+        waits = [compiler.submit(json_spec({"const": f"{round} {i}", "type": "string"})) for i in range(12)]
+        time.sleep(0.004 * round)
+        forks = children(first)
+        os.kill(first, signal.SIGKILL)
+        for future in waits:
+            assert future.result(frames.STARVED_S - 5).opening is not None
+        assert not [fork for fork in forks if os.path.exists(f"/proc/{fork}/exe")]
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
 def test_what_is_known_is_there_at_once_and_equal_waits_are_one(compiler):
     assert compiler.submit(GOOD).done()
     spec = json_spec({"type": "object", "properties": {"waits": {"type": "integer"}}})
