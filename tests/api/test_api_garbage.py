@@ -60,6 +60,20 @@ def batch(live: Live) -> None:
         time.sleep(0.01)
 
 
+def slow_ones(live: Live) -> None:
+    """Choices that reach their deadline together."""
+    live.engine.delay_s = 0.05
+    live.complete(n=3, max_tokens=500, timeout=0.2)
+    live.engine.delay_s = 0.0
+
+
+def faulty(live: Live, **fields: Any) -> None:
+    """An engine that fails in the middle of an answer."""
+    live.engine.fail_after = 3
+    live.complete(max_tokens=9, **fields)
+    live.engine.fail_after = None
+
+
 ASKS: dict[str, Callable[[Live], Any]] = {
     "health": lambda live: live.get("/health"),
     "metrics": lambda live: live.get("/metrics"),
@@ -74,6 +88,11 @@ ASKS: dict[str, Callable[[Live], Any]] = {
     "stream": lambda live: live.complete(stream=True),
     "streams": lambda live: live.complete(stream=True, n=3),
     "deadline": slow,
+    "deadline of many": slow_ones,
+    "fault": faulty,
+    "fault in a stream": lambda live: faulty(live, stream=True),
+    "faults": lambda live: faulty(live, n=3),
+    "faults in streams": lambda live: faulty(live, n=3, stream=True),
     "vanished": vanish,
     "cut short": lambda live: vanish(live, 120),
     "cut in the head": lambda live: vanish(live, 50),
