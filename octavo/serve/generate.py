@@ -173,15 +173,14 @@ class Generation:
         ready: list[Piece] = []
         wake = asyncio.Event()
         self._pumps = [asyncio.create_task(self._pump(index, ready, wake)) for index in range(len(self._streams))]
-        left = len(self._pumps)
-        while left:
+        while self._pumps:
             await wake.wait()
             wake.clear()
             pieces, ready[:] = list(ready), []
-            for pump in [pump for pump in self._pumps if pump.done()]:
-                pump.result()
-                self._pumps.remove(pump)
-                left -= 1
+            broken = [i for i, pump in enumerate(self._pumps) if pump.done() and (pump.cancelled() or pump.exception())]
+            if broken:
+                self._pumps[broken[0]].result()  # raises what holds this frame: no name here may hold it in turn
+            self._pumps = [pump for pump in self._pumps if not pump.done()]
             for first in range(0, len(pieces), AT_ONCE):
                 if first:
                     await asyncio.sleep(0)  # others have a turn
@@ -226,6 +225,7 @@ class Generation:
         for pump in self._pumps:
             if not pump.cancel() and not pump.cancelled():
                 pump.exception()  # taken, since the first one has been raised already
+        self._pumps = []  # what ended them holds their frames, and those hold this
         for stream in self._streams:
             stream.close()
         now = time.monotonic()
