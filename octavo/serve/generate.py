@@ -174,7 +174,7 @@ class Generation:
         wake = asyncio.Event()
         self._pumps = [asyncio.create_task(self._pump(index, ready, wake)) for index in range(len(self._streams))]
         while self._pumps:
-            await wake.wait()
+            await (asyncio.sleep(0) if wake.is_set() else wake.wait())  # others have a turn
             wake.clear()
             pieces, ready[:] = list(ready), []
             broken = [i for i, pump in enumerate(self._pumps) if pump.done() and (pump.cancelled() or pump.exception())]
@@ -183,7 +183,7 @@ class Generation:
             self._pumps = [pump for pump in self._pumps if not pump.done()]
             for first in range(0, len(pieces), AT_ONCE):
                 if first:
-                    await asyncio.sleep(0)  # others have a turn
+                    await asyncio.sleep(0)
                 yield pieces[first : first + AT_ONCE]
 
     async def _pump(self, index: int, ready: list[Piece], wake: asyncio.Event) -> None:
