@@ -82,46 +82,35 @@ def restored(folder: Path) -> Iterator[Path]:
         path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_damaged_file(restored: Path, name: str) -> None:
-    promise = "refused in one line, or read as it is; nothing else"
-    with drill(f"F16 {name}", f"`{name}` cut short or with other bytes near its beginning", promise) as d:
-        path = restored / name
+def damaged(name: str, path: Path, model: Path) -> None:
+    """`path` is damaged again and again while `model`, which it is or belongs to, is started."""
+    what = f"`{name}` cut short or with other bytes near its beginning"
+    with drill(f"F16 {name}", what, "refused in one line, or read as it is; nothing else") as d:
         whole = path.read_bytes()
         refused: list[str] = []
         for random in d.seeds():
             for _ in range(4):
                 path.write_bytes(damage(whole, random))
                 try:
-                    answer(restored)
+                    answer(model)
                 except (ConfigError, ModelFileError) as error:
                     refused.append(str(error))
         assert refused
         assert not [line for line in refused if "\n" in line or "Traceback" in line]
         d.note = f"{len(refused)} of {4 * d.runs} refused"
         path.write_bytes(whole)
-        assert answer(restored)[1] == "length"
+        assert answer(model)[1] == "length"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_file(restored: Path, name: str) -> None:
+    damaged(name, restored / name, restored)
 
 
 def test_damaged_gguf(tmp_path: Path) -> None:
-    promise = "refused in one line, or read as it is; nothing else"
-    with drill("F16 model.gguf", "`model.gguf` cut short or with other bytes near its beginning", promise) as d:
-        path = tmp_path / "model.gguf"
-        write_gguf(path, "llama", tiny_model("llama"), qtype="Q8_0")
-        whole = path.read_bytes()
-        refused: list[str] = []
-        for random in d.seeds():
-            for _ in range(4):
-                path.write_bytes(damage(whole, random))
-                try:
-                    answer(path)
-                except (ConfigError, ModelFileError) as error:
-                    refused.append(str(error))
-        assert refused
-        assert not [line for line in refused if "\n" in line or "Traceback" in line]
-        d.note = f"{len(refused)} of {4 * d.runs} refused"
-        path.write_bytes(whole)
-        assert answer(path)[1] == "length"
+    path = tmp_path / "model.gguf"
+    write_gguf(path, "llama", tiny_model("llama"), qtype="Q8_0")
+    damaged("model.gguf", path, path)
 
 
 def start(path: Path, weights: dict[str, Any], seconds: float) -> None:
