@@ -49,6 +49,7 @@ class _Best:
     stages: int
     warps: int = 4
     parts: int = 0  # 0: as many as make up the programs
+    least_size: int = 0  # of K
 
 
 _WHOLE = (  # by the matrix's numbers
@@ -75,27 +76,24 @@ _PARTS = (  # by features
     _Best(64, 1024, tokens=32, depth=128, stages=6),
     _Best(64, 4096, tokens=64, depth=128, stages=4),
     _Best(128, 2048, tokens=64, depth=128, stages=4),
+    _Best(256, 1024, tokens=128, depth=64, stages=4, parts=4, least_size=3072),
     _Best(256, 1024, tokens=64, depth=128, stages=4),
 )
-_PARTS_LONG = (_Best(256, 1024, tokens=128, depth=64, stages=4, parts=4),)  # where K is long, instead of the last
-_LONG = 3072
 
 
 def shape_whole(x: torch.Tensor, features: int, *, gate: bool) -> Shape | None:
     """How to compute a product whole, with or without a gate; None: cuBLAS is as fast."""
-    tokens, size = x.shape
+    size = x.shape[1]
     if not _fits(x) or features > MAX_FEATURES or size % 128 or not (gate or features >= _LEAST):
         return None
-    best = _find(_GATED if gate else _WHOLE, tokens, features * size)
+    best = _find(_GATED if gate else _WHOLE, x, features * size)
     return None if best is None else _shape(best, best.depth, 1, rows=2 * _FEATURES if gate else _FEATURES)
 
 
 def shape_in_parts(x: torch.Tensor, features: int) -> Shape | None:
     """How to split a product over K; None: it is better whole."""
     tokens, size = x.shape
-    best = _find(_PARTS, tokens, features) if _fits(x) else None
-    if best is not None and best is _PARTS[-1] and size >= _LONG:
-        best = _PARTS_LONG[0]
+    best = _find(_PARTS, x, features) if _fits(x) else None
     if best is None:
         return None
     tiles = triton.cdiv(features, _FEATURES) * triton.cdiv(tokens, best.tokens)
@@ -111,8 +109,10 @@ def _fits(x: torch.Tensor) -> bool:
     return x.dtype != torch.float32 and x.shape[0] > 1
 
 
-def _find(table: tuple[_Best, ...], tokens: int, size: int) -> _Best | None:
-    return next((best for best in table if tokens <= best.most_tokens and size <= best.most), None)
+def _find(table: tuple[_Best, ...], x: torch.Tensor, most: int) -> _Best | None:
+    tokens, size = x.shape
+    able = (best for best in table if tokens <= best.most_tokens and most <= best.most and size >= best.least_size)
+    return next(able, None)
 
 
 def _shape(best: _Best, depth: int, parts: int, *, rows: int) -> Shape | None:
