@@ -1,6 +1,7 @@
 """The arena: bookkeeping over a driver that only notes, real memory on a CPU, and the calls to CUDA's bindings."""
 
 import enum
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -228,6 +229,25 @@ def test_a_piece_without_access_is_not_kept():
     assert driver.held == 0
     driver.fail = None
     arena.tensor(WEIGHTS, (1,), torch.uint8)
+
+
+def test_much_memory_comes_and_goes_in_pieces(monkeypatch):
+    monkeypatch.setattr("octavo.platform.arena.PIECE", 100 * MIB)
+    driver = Driver(capacity=500 * MIB)
+    backing = Seen(driver)
+    arena = Arena(backing, LIMIT)
+    arena.tensor(KV_CACHE, (330 * MIB,), torch.uint8)
+    ends = [(address, address + size) for address, (size, _) in sorted(driver.mapped.items())]
+    assert len(ends) == 4
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert arena.drop(KV_CACHE) == 330 * MIB
+    assert driver.held == 0
+    arena.restore(KV_CACHE)
+    assert len(driver.mapped) == 4
+    with pytest.raises(MemoryError):
+        arena.tensor(KV_CACHE, (250 * MIB,), torch.uint8)
+    assert (driver.held, len(driver.mapped)) == (330 * MIB, 4)
+    arena.tensor(KV_CACHE, (150 * MIB,), torch.uint8)
 
 
 def test_a_discarded_tag_begins_anew():
