@@ -13,6 +13,8 @@ def fill(guide: Guide, row: Words) -> None:
     filled = matcher is None or matcher.fill(row)
     guide.vocabulary.clear_ends(row[None])
     guide.let_end(row, filled)
+    if guide.is_tight:
+        guide.tighten(row)
 
 
 def take(guide: Guide, token: int) -> int:

@@ -38,7 +38,7 @@ class Closer:
         self._opening = Rests(opening or (), known.rests)
         self._whole = known.whole
         self._outside, self._inside = _Moves(known.outside), _Moves(known.inside)
-        self._nests = not known.is_json
+        self.is_json = known.is_json
         self.costs = known.costs
         self._brackets, self._letter = vocabulary.brackets, vocabulary.letter
 
@@ -85,7 +85,7 @@ class Closer:
             return None
         rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
         found = next((list(rest) for rest in rests if matcher.closes(rest)), None)
-        return self._deeper(matcher, last, limit) if found is None and self._nests and last else found
+        return self._deeper(matcher, last, limit) if found is None and last and not self.is_json else found
 
     def _deeper(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
         """The last way for a text that has nested further since: its last token as often as it may come."""

@@ -27,6 +27,16 @@ MOST = 255
 STRINGS, MEMBERS, DEEPER = 3, 11, 19
 
 
+def is_outside(place: int) -> bool:
+    """Of strings."""
+    return place >> 1 == 0
+
+
+def is_value(place: int) -> bool:
+    """Within a string that is no name, and not behind a backslash."""
+    return place == 2
+
+
 class Costs(NamedTuple):
     """Tokens by which a token of JSON uses up what is to spare: itself and how far it may put the end off."""
 

@@ -8,9 +8,11 @@ an output that ends by length is whole. Far from the limit the list is not kept:
 how much is to spare.
 """
 
+import re
+
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.closing import PATIENT, Compiled
-from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
+from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, SPACE, START, STRINGS, is_outside, is_value
 from octavo.grammar.preface import Preface
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
@@ -18,6 +20,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
 STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
+CLOSING_QUOTE = re.compile(rb'[^"\\]*"')  # at the beginning of a token within a string
 ENDLESS = 1 << 40  # tokens to spare, without a budget
 
 
@@ -39,6 +42,7 @@ class Guide:
         self._preface = Preface(vocabulary, spec)
         self._free = spec.thoughts is not None or bool(spec.after)
         self._costs = compiled.closer.costs
+        self._is_json = compiled.closer.is_json
         self._moves = vocabulary.moves
         self._place, self._depth = START, 0  # in the text, as far as it is JSON, and brackets that are open
         self._plan: list[int] | None = None
@@ -87,6 +91,23 @@ class Guide:
             may_end = empty or (whole and not early)
         if may_end:
             self.vocabulary.allow(row, self._ends)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether there is room for the plan and for nothing longer."""
+        return self._plan is not None and 0 < self._left <= len(self._plan) and not self._free and self._is_json
+
+    def tighten(self, row: Words) -> None:
+        """Take out of the mask of a tight guide what is plain to see that no text as short as the plan goes on with:
+        so it is not drawn for nothing, and steps in flight need not be computed anew."""
+        assert self._plan is not None
+        token = self._plan[0]
+        text = self.vocabulary.tokens[token]
+        if is_value(self._place) and CLOSING_QUOTE.match(text):  # whatever the string said more would be longer
+            row.fill(0)
+            self.vocabulary.allow(row, (token,))
+        elif is_outside(self._place) and text.strip(SPACE):
+            row &= ~self.vocabulary.blanks
 
     def affords(self, token: int) -> bool:
         """First: whether the token stands, there being room for it and for an end behind it whatever

@@ -57,6 +57,9 @@ class Together:
         self._vocabulary.clear_ends(masks)
         for place, filled in doubtful.items():
             guides[place].let_end(masks[place], filled)
+        for place, guide in enumerate(guides):
+            if guide.is_tight:
+                guide.tighten(masks[place])
         return masks
 
     def take(self, guides: Sequence[Guide], tokens: Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.base.wire import Vocabulary
-from octavo.grammar.growth import move_table
+from octavo.grammar.growth import SPACE, move_table
 
 HEAD = 3  # bytes by which tokens are looked up
 MOST_BYTES = 64  # of a token that a text is cut in
@@ -31,7 +31,7 @@ class VocabularyTable:
 
     def warm(self) -> None:
         """Work out now what is needed once."""
-        _ = self.single, self.moves, self.free_mask, self.by_name, self._lengths
+        _ = self.single, self.moves, self.free_mask, self.blanks, self.by_name, self._lengths
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
@@ -84,6 +84,13 @@ class VocabularyTable:
         bits = np.zeros(self.words * 32, dtype=np.uint8)
         bits[: self.width] = self.lengths > 0
         bits[list(self.ends)] = 0
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    @cached_property
+    def blanks(self) -> npt.NDArray[np.int32]:
+        """The mask of tokens that are nothing but JSON's whitespace."""
+        bits = np.zeros(self.words * 32, dtype=np.uint8)
+        bits[[token for token, text in enumerate(self.tokens) if text and not text.strip(SPACE)]] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def clear_ends(self, masks: npt.NDArray[np.int32]) -> None:

@@ -87,6 +87,42 @@ def test_the_shortest_text_just_fits():
         jsonschema.validate(json.loads(text_of(tokens)), SCHEMAS[1])
 
 
+def test_where_room_is_tight_what_cannot_fit_is_not_drawn():
+    """In a string only what closes it, between values no blanks; before that, everything."""
+    spec = json_spec({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    shared = compiled(spec)
+    guide = Guide(shared, spec, TABLE, frozenset({EOS}), len(shared.opening) + 3)
+    row = np.zeros(TABLE.words, dtype=np.int32)
+
+    def step(token):
+        alone.fill(guide, row)
+        assert token in bits(row)
+        assert alone.take(guide, token) == token
+
+    for token in [*b" {", *TABLE.greedy(b'"a":"')]:
+        step(token)
+    while not guide.is_tight:
+        step(ord("x"))
+    alone.fill(guide, row)
+    (closing,) = bits(row)
+    assert TABLE.tokens[closing][:1] == b'"'
+    step(closing)
+    while guide.is_tight:
+        alone.fill(guide, row)
+        assert not {TABLE.tokens[token] for token in bits(row)} & {b" ", b"\n", b"  ", b"\n\n"}
+        step(sorted(bits(row))[0])
+    assert guide.is_whole
+
+
+def test_where_room_is_tight_choices_of_one_length_are_still_free():
+    schema = {"type": "object", "properties": {"k": {"enum": ["xa", "yb", True]}}, "required": ["k"]}
+    spec = json_spec(schema)
+    shared = compiled(spec)
+    longer = len(TABLE.greedy(b'{"k":"xa"}'))
+    found = {text_of(wander(spec, longer, np.random.default_rng(seed), shared)) for seed in range(60)}
+    assert {json.dumps(json.loads(text)["k"]) for text in found} == {'"xa"', '"yb"', "true"}
+
+
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(schema=json_schemas, limit=st.sampled_from([8, 16, 40, 90]), seed=st.integers(0, 1000))
 def test_schemas_made_at_random(schema, limit, seed):
