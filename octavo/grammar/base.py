@@ -65,6 +65,10 @@ class Matcher(Protocol):
         """How many of these tokens may come, one after the other. Nothing moves."""
         ...
 
+    def forced(self) -> bytes:
+        """Text that has to come next, as far as there is one; some engines may know less of it."""
+        ...
+
     def rewind(self, n: int) -> None:
         """Take back the last n accepted tokens."""
         ...

@@ -22,6 +22,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 MAX_NODES = 128
 PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
+MAX_BENDS = 6  # moves of a way that never turns back
 MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
@@ -86,6 +87,30 @@ class Closer:
         rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
         found = next((list(rest) for rest in rests if matcher.closes(rest)), None)
         return self._deeper(matcher, last, limit) if found is None and last and not self.is_json else found
+
+    def follow(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
+        """A way of at most `limit` tokens that never turns back: what is forced, then the rest of a known way, else the
+        likeliest move. A few tokens in a narrow place, as within one of some words, need no more; it costs little when
+        it is in vain."""
+        at, path = matcher.copy(), []
+        for _ in range(MAX_BENDS):
+            forced = self._vocabulary.greedy(at.forced())
+            if forced and at.push(forced):
+                path += forced
+            row = None if at.is_accepting else self._mask(at)
+            if row is not None:
+                rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
+                rest = next((rest for rest in rests if at.closes(rest)), None)
+                if rest is None and len(path) <= 2 * limit:
+                    move = next((move for move, _ in self._offers(row) if at.push(move)), None)
+                    if move is None:
+                        return None
+                    path += move
+                    continue
+                path += rest or []
+            way = path if len(path) <= limit else self._repacked(matcher, path)
+            return way if len(way) <= limit and matcher.closes(way) else None
+        return None
 
     def _deeper(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
         """The last way for a text that has nested further since: its last token as often as it may come."""

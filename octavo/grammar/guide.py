@@ -8,8 +8,6 @@ an output that ends by length is whole. Far from the limit the list is not kept:
 how much is to spare.
 """
 
-import re
-
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.closing import PATIENT, Compiled
 from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, SPACE, START, STRINGS, is_outside, is_value
@@ -20,7 +18,6 @@ from octavo.grammar.vocabulary import VocabularyTable
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
 STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
-CLOSING_QUOTE = re.compile(rb'[^"\\]*"')  # at the beginning of a token within a string
 ENDLESS = 1 << 40  # tokens to spare, without a budget
 
 
@@ -103,9 +100,8 @@ class Guide:
         assert self._plan is not None
         token = self._plan[0]
         text = self.vocabulary.tokens[token]
-        if is_value(self._place) and CLOSING_QUOTE.match(text):  # whatever the string said more would be longer
-            row.fill(0)
-            self.vocabulary.allow(row, (token,))
+        if is_value(self._place) and text.startswith(b'"'):  # whatever the string said more would be longer
+            row &= self.vocabulary.quotes
         elif is_outside(self._place) and text.strip(SPACE):
             row &= ~self.vocabulary.blanks
 
@@ -155,7 +151,8 @@ class Guide:
     def search(self, token: int, row: "Words | None") -> int:
         """Third: the token that stands. `row`: the mask behind it; None if there is none."""
         matcher, self._matcher = self._matcher, self.beyond
-        if row is not None and self._closes(row):
+        fits = self._leads_on(token) if row is not None else False
+        if fits or (fits is None and self._closes(row)):
             return token
         if self._plan is None:  # no end was found: look again behind the next token
             self._schedule(self._left)
@@ -254,6 +251,26 @@ class Guide:
         self._schedule(self._left)
         return True
 
+    def _leads_on(self, token: int) -> bool | None:
+        """Of a token that begins the text of the plan: whether there is room for the rest. None: it begins another."""
+        if not self._plan:
+            return None
+        vocabulary, plan = self.vocabulary, self._plan
+        text, first = vocabulary.tokens[token], vocabulary.tokens[plan[0]]
+        if not text or not (first.startswith(text) or text.startswith(first)):
+            return None
+        whole = vocabulary.text(plan)
+        if not whole.startswith(text):
+            return None
+        rest = vocabulary.greedy(whole[len(text) :])
+        if rest is None or len(rest) > self._left:
+            return False
+        if not (self._matcher.closes(rest) if rest else self._matcher.is_accepting):
+            return False
+        self._plan = rest
+        self._schedule(self._left)
+        return True
+
     def _closes(self, row: "Words | None" = None) -> bool:
         """Find a plan for where the token has led. The old plan stays if there is none short enough."""
         old, left = self._plan, self._left
@@ -267,13 +284,14 @@ class Guide:
 
     def _way(self, left: int, patience: int, row: "Words | None" = None) -> list[int] | None:
         """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
-        without one the output may end unfinished."""
+        without one the output may end unfinished. Where one is, a token is lost for which none is found."""
         if self._free:
             return self._opening()
         closer = self._compiled.closer
         found = closer.resume(self._matcher, self._last_way, left, row)
-        if found is None and patience:
-            found = closer.close(self._matcher, left, patience)
+        if found is None:
+            matcher, last = self._matcher, self._last_way
+            found = closer.close(matcher, left, patience) if patience else closer.follow(matcher, last, left)
         self._last_way = found or self._last_way
         return found
 

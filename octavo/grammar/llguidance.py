@@ -143,6 +143,9 @@ class LLState:
     def reach(self, tokens: Sequence[int]) -> int:
         return int(self._matcher.validate_tokens(list(tokens)))
 
+    def forced(self) -> bytes:
+        return bytes(self._matcher.compute_ff_bytes())
+
     def rewind(self, n: int) -> None:
         if n and not self._matcher.rollback(n):
             raise ValueError(f"cannot take back {n} tokens")

@@ -31,7 +31,7 @@ class VocabularyTable:
 
     def warm(self) -> None:
         """Work out now what is needed once."""
-        _ = self.single, self.moves, self.free_mask, self.blanks, self.by_name, self._lengths
+        _ = self.single, self.moves, self.free_mask, self.blanks, self.quotes, self.by_name, self._lengths
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
@@ -89,8 +89,16 @@ class VocabularyTable:
     @cached_property
     def blanks(self) -> npt.NDArray[np.int32]:
         """The mask of tokens that are nothing but JSON's whitespace."""
+        return self._mask_of(token for token, text in enumerate(self.tokens) if text and not text.strip(SPACE))
+
+    @cached_property
+    def quotes(self) -> npt.NDArray[np.int32]:
+        """The mask of tokens with a quote in them."""
+        return self._mask_of(token for token, text in enumerate(self.tokens) if b'"' in text)
+
+    def _mask_of(self, tokens: Iterable[int]) -> npt.NDArray[np.int32]:
         bits = np.zeros(self.words * 32, dtype=np.uint8)
-        bits[[token for token, text in enumerate(self.tokens) if text and not text.strip(SPACE)]] = 1
+        bits[list(tokens)] = 1
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def clear_ends(self, masks: npt.NDArray[np.int32]) -> None:

@@ -162,6 +162,9 @@ class XGState:
         end = self.copy()
         return next((done for done, token in enumerate(tokens) if not end.accept(token)), len(tokens))
 
+    def forced(self) -> bytes:
+        return str(self._matcher.find_jump_forward_string()).encode()
+
     def rewind(self, n: int) -> None:
         if n:
             self._matcher.rollback(n)
