@@ -8,11 +8,10 @@ from torch import Tensor
 
 from octavo.base.errors import EngineError
 from octavo.base.plan import StepResult
-from octavo.base.wire import TokenLogprobs
 from octavo.platform.base import Event
 from octavo.worker.landing import Landed
 from octavo.worker.prompt_logprobs import PromptSpans, split
-from octavo.worker.sample.logprobs import unpack
+from octavo.worker.sample.logprobs import lines_of
 
 
 @dataclass(slots=True)
@@ -60,10 +59,10 @@ class StepPending:
         tokens = [] if out.tokens is None else out.tokens.read()
         if out.spoiled is not None:
             tokens = np.where(out.spoiled, -1, tokens).tolist()
-        logprobs: dict[int, list[TokenLogprobs]] = {}
-        if out.logprobs is not None:
-            lines = unpack(out.logprobs.numpy(), out.tops)
-            logprobs = {index: [line] for index, line in zip(out.wanted, lines) if tokens[index] != -1}
+        logprobs = [] if out.logprobs is None else lines_of(out.logprobs.numpy(), out.tops)
+        if logprobs and (len(logprobs) < len(tokens) or -1 in tokens):
+            told = dict(zip(out.wanted, logprobs))
+            logprobs = [b"" if token == -1 else told.get(index, b"") for index, token in enumerate(tokens)]
         prompt = {} if out.prompt is None or out.spans is None else split(out.prompt.numpy(), out.spans)
         return StepResult(step=self._step, tokens=tokens, logprobs=logprobs, prompt_logprobs=prompt)
 
