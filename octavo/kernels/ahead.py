@@ -58,6 +58,7 @@ class Sent:
     query_start: Tensor  # [R + 1]
     seq_lens: Tensor  # [R]
     sampled: Sequence[Tensor]  # 3 of [S], S <= R: as in `StepInput`
+    grown: Tensor  # [G, 2, R]: of each row a place in its block table, -1 for none, and the block that goes there
 
 
 class AheadOps(Protocol):
@@ -76,7 +77,8 @@ class AheadOps(Protocol):
         ...
 
     def stage(self, lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
-        """Find each token's id, position and slot, and copy the rows' block tables and what is sampled.
+        """Lay in the blocks that are new, find each token's id, position and slot, and copy the rows' block tables and
+        what is sampled.
 
         Rows that the step does not have are empty.
         """

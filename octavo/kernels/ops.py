@@ -153,8 +153,9 @@ class Forbid(Protocol):
     def __call__(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
         """Minus infinity for every token whose bit is not set, in place.
 
-        logits ``[S, V]`` fp32, rows ``[K]`` int32, each at most once, masks ``[K, ceil(V / 32)]`` int32. What is no
-        number, or infinite, stays where it is, forbidden or not: the row is still -1 to `Greedy` and `Draw`.
+        logits ``[S, V]`` fp32, rows ``[K]`` int32, each at most once, one below 0 is nobody's, masks
+        ``[K, ceil(V / 32)]`` int32. What is no number, or infinite, stays where it is, forbidden or not: the row is
+        still -1 to `Greedy` and `Draw`.
         """
         ...
 

@@ -13,13 +13,13 @@ from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
-from octavo.worker.captured import CapturedLauncher
+from octavo.worker.captured import DRAWN_ROWS, CapturedLauncher
 from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.launch import EagerLauncher, Ground, Launcher
 from octavo.worker.model import Model
 from octavo.worker.prompt_logprobs import PromptLogprobs
 from octavo.worker.runner import Runner
-from octavo.worker.sample.bitmask import BitMask
+from octavo.worker.sample.bitmask import BitMask, laid_masks
 from octavo.worker.sample.rules import standard_rules
 from octavo.worker.sample.sampler import Sampler
 from octavo.worker.shortage import FrugalLauncher
@@ -67,16 +67,18 @@ def build_runner(
     ahead = ahead_ops(ops, layout, dtype, group)
     eager = EagerLauncher(ground, batch_builder(platform, table, stager, resolved, ahead))
     launcher: Launcher = eager
+    laid = laid_masks(platform, DRAWN_ROWS, vocab_size) if capture and ahead is not None else None
+    riders = {"grammar": BitMask(vocab_size, stager.send, ops.forbid, laid)}
     if capture and ahead is not None:
         most = resolved.max_num_batched_tokens
-        launcher = CapturedLauncher(platform, stager, ahead, ops, ground, eager, most)
+        launcher = CapturedLauncher(platform, stager, ahead, ops, ground, eager, most, riders)
     return Runner(
         platform=platform,
         stager=stager,
         table=table,
         launcher=FrugalLauncher(platform, launcher, eager) if platform.counts_memory else launcher,
         model=model,
-        sampler=Sampler(ops, table, stager, rules, {"grammar": BitMask(vocab_size, stager.send, ops.forbid)}),
+        sampler=Sampler(ops, table, stager, rules, riders),
         prompt_logprobs=PromptLogprobs(table, stager, ops.describe),
     )
 

@@ -6,6 +6,7 @@ often enough; until then, and for steps that fit no room, the ordinary launcher 
 """
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +26,7 @@ from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
 from octavo.worker.sample.filters import over_temperature
 from octavo.worker.sample.penalties import said_of
-from octavo.worker.sample.step import TOKEN_STREAM
+from octavo.worker.sample.step import TOKEN_STREAM, RiderRule
 from octavo.worker.staging import Stager
 
 DRAWN_ROWS = 128  # rows of the largest room that draws; logits and counts for so many are shared by all such rooms
@@ -44,6 +45,7 @@ class _Step:
     body: Captured[Tensor]  # hidden states of what is sampled [R, E]
     tail: Captured[Tensor]  # tokens [R]
     score: Captured[Tensor] | None = None  # logits [R, V] fp32, where the room is small enough
+    rules: dict[str, Captured[None]] = field(default_factory=dict)  # changes to those, by their riders' names
     draw: Captured[Tensor] | None = None  # tokens [R] from those
     chosen: list[Tensor] = field(default_factory=list)  # what the body gave last
     sampled: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # 3 of [count]
@@ -68,7 +70,9 @@ class CapturedLauncher:
         ground: Ground,
         eager: EagerLauncher,
         max_tokens: int,
+        rules: Mapping[str, RiderRule] = {},
     ) -> None:
+        """`rules`: those whose work on drawn rooms is captured, by the riders that they read."""
         table = ground.table
         self._platform = platform
         self._stager = stager
@@ -76,6 +80,7 @@ class CapturedLauncher:
         self._ops = ops
         self._table = table
         self._model = ground.model
+        self._rules = rules
         self._kv = ground.kv
         self._layer_group = ground.layout.layer_groups
         self._windows = [group.spec.window for group in ground.layout.groups]
@@ -147,6 +152,7 @@ class CapturedLauncher:
         seq_lens = starts + lineup.counts
         positions = seq_lens[lineup.sample]
         step.numbers.lay_out(lineup, seq_lens, positions)
+        self._take_in(plan, step.numbers)
         self._stager.fill(step.device, step.numbers.host)
         chosen = step.body.replay()
         sampled = positions.size
@@ -168,6 +174,12 @@ class CapturedLauncher:
         chosen = _first(chosen, sampled)
         return Launched(plan, batch, None, chosen, lambda: _first(step.tail.replay(), sampled), _draws(step, sampled))
 
+    def _take_in(self, plan: StepPlan, numbers: Numbers) -> None:
+        """Have the table's differences: of most steps a block for some rows, which goes with the step's own numbers."""
+        alone = plan.new_blocks[0] if len(plan.new_blocks) == 1 and not plan.added else None
+        if alone is None or not numbers.grow(self._lineup, *self._table.checked(alone)):
+            self._table.apply(plan)
+
     def _capture(self, room: Room) -> _Step:
         """Prepare a room on the scratch row, then capture its body and its tail."""
         numbers = Numbers(room, self._ahead, self._windows, self._table.scratch)
@@ -181,7 +193,8 @@ class CapturedLauncher:
             self._input.block_table[:, : room.rows],
             self._input.sampled[:, : room.rows],
         )
-        sent = Sent(on_device[0], on_device[1], on_device[2], on_device[3:6])
+        grown = on_device[6].view(self._table.num_groups, 2, room.rows)
+        sent = Sent(on_device[0], on_device[1], on_device[2], on_device[3:6], grown)
         groups = [
             AttentionMeta(
                 block_table=into.block_table[group],
@@ -196,7 +209,7 @@ class CapturedLauncher:
             )
             for group in range(self._table.num_groups)
         ]
-        for meta, window, plan in zip(groups, self._windows, on_device[6:]):
+        for meta, window, plan in zip(groups, self._windows, on_device[7:]):
             self._ahead.attach(meta, room, window, plan)
         context = ForwardContext(groups, self._layer_group, self._kv, into.prompt_lens)
         cuts = _cuts(len(self._layer_group)) if room.mixed else frozenset()
@@ -240,7 +253,9 @@ class CapturedLauncher:
             self._table.write(rows, positions, tokens)
             return tokens
 
-        step.score, step.draw = self._platform.capture(score), self._platform.capture(draw)
+        step.score = self._platform.capture(score)
+        step.rules = {name: self._platform.capture(_worked(rule, logits)) for name, rule in self._rules.items()}
+        step.draw = self._platform.capture(draw)
 
     def _empty(self, step: _Step) -> None:
         step.numbers.lay_out(NOBODY, NOBODY.counts, NOBODY.counts)
@@ -257,11 +272,16 @@ def _first(tensor: Tensor, count: int) -> Tensor:
     return tensor if tensor.shape[0] == count else tensor[:count]
 
 
+def _worked(rule: RiderRule, logits: Tensor) -> Callable[[Cut], None]:
+    return lambda _: rule.work(logits)
+
+
 def _draws(step: _Step, count: int) -> Draws | None:
     score, draw = step.score, step.draw
     if score is None or draw is None:
         return None
-    return Draws(lambda: _first(score.replay(), count), lambda: _first(draw.replay(), count))
+    rules = {name: rule.replay for name, rule in step.rules.items()}
+    return Draws(lambda: _first(score.replay(), count), rules, lambda: _first(draw.replay(), count))
 
 
 class _NotYet:

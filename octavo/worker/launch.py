@@ -1,6 +1,6 @@
 """How the model's part of a step is started: kernel by kernel, or as one captured piece of device work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,7 @@ class Draws:
     """The same for rows that have a temperature, in two parts: what the logits are to forbid may come later."""
 
     score: Callable[[], Tensor]  # logits [S, V] fp32, which may be written over, but not kept
+    rules: Mapping[str, Callable[[], object]]  # changes to the logits, each by its rider's name
     draw: Callable[[], Tensor]  # tokens [S] int64 from them as they stand then; writes them into the table
 
 
@@ -46,7 +47,7 @@ class Ground:
 
 class Launcher(Protocol):
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
-        """Enqueue the model on a plan that the table has taken in. `whole`: all hidden states will be read."""
+        """Have the table take a plan in, and enqueue the model on it. `whole`: all hidden states will be read."""
         ...
 
     def prepare(self) -> bool:
@@ -63,6 +64,7 @@ class EagerLauncher:
         self._layer_group = ground.layout.layer_groups
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:  # noqa: ARG002 - all are there anyway
+        self._ground.table.apply(plan)
         batch = self._builder.build(plan)
         context = ForwardContext(batch.groups, self._layer_group, self._ground.kv, batch.prompt_lens)
         hidden = self._ground.model(batch.input_ids, batch.positions, context)

@@ -22,6 +22,7 @@ class Lineup:
     query_start: Longs  # [R + 1]
     sample: Longs  # [S]
     sampled_rows: Longs  # [S]
+    seats: Longs  # of the table's rows, as far as the last one in the step: where each stands, -1 for nowhere
     total: int  # tokens
     mixed: bool  # some row has several tokens, or is not sampled
     fresh: bool  # a row alone, of which nothing was computed before
@@ -34,7 +35,9 @@ class Lineup:
         np.cumsum(counts, out=query_start[1:])
         total = int(query_start[-1])
         mixed = not total == rows.size == sample.size
-        return cls(columns, rows, counts, query_start, sample, rows[sample], total, mixed, _is_fresh(plan))
+        seats = np.full(int(rows.max(initial=-1)) + 1, -1, dtype=np.int64)
+        seats[rows] = np.arange(rows.size)
+        return cls(columns, rows, counts, query_start, sample, rows[sample], seats, total, mixed, _is_fresh(plan))
 
     def is_of(self, plan: StepPlan) -> bool:
         """Whether the plan has the very columns that this was made of, which never change."""

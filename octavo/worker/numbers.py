@@ -21,12 +21,16 @@ class Numbers:
     def __init__(self, room: Room, ahead: AheadOps, windows: Sequence[int | None], scratch: int) -> None:
         rows = room.rows
         self.room = room
-        self.sizes = [rows, rows + 1, rows, rows, rows, rows, *[ahead.places(room)] * len(windows)]
+        grown = 2 * len(windows) * rows
+        self.sizes = [rows, rows + 1, rows, rows, rows, rows, grown, *[ahead.places(room)] * len(windows)]
         self.host: Ints = np.zeros(sum(map(_aligned, self.sizes)), dtype=np.int32)
         views: list[Ints] = cut(self.host, self.sizes)
         self.rows, self.query_start, self.seq_lens = views[:3]  # [R], [R + 1], [R]
         self.sample_index, self.sample_rows, self.sample_positions = views[3:6]  # [R] each
-        self._plans = list(zip(views[6:], windows))  # G
+        self.grown = views[6].reshape(len(windows), 2, rows)
+        self.grown[:] = -1
+        self._has_grown = False
+        self._plans = list(zip(views[7:], windows))  # G
         self._ahead = ahead
         self._scratch = scratch
         self._lengths = np.ones(rows, dtype=np.int64)
@@ -47,6 +51,22 @@ class Numbers:
             counts, lengths = self._ones, self._lengths
         for plan, window in self._plans:
             self._ahead.plan(plan, self.room, counts, lengths, window)
+        if self._has_grown:
+            self.grown[:, 0] = -1
+            self._has_grown = False
+
+    def grow(self, lineup: Lineup, rows: Longs, groups: Longs, places: Longs, blocks: Longs) -> bool:
+        """New blocks ``[n]`` of the step laid out last. False: there is no room, some row has two or is not in it."""
+        if rows.max(initial=-1) >= lineup.seats.size:
+            return False
+        seats = lineup.seats[rows]
+        self.grown[groups, 0, seats] = places
+        self.grown[groups, 1, seats] = blocks
+        fits = bool((seats >= 0).all()) and np.count_nonzero(self.grown[:, 0] >= 0) == rows.size
+        if not fits:
+            self.grown[:, 0] = -1
+        self._has_grown = fits
+        return fits
 
     def _seat(self, lineup: Lineup) -> None:
         """What stays while the same rows go on, and the padding."""

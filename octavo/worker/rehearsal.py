@@ -158,7 +158,7 @@ def _launcher(ops: Ops, part: Part) -> Launcher:
     model = build(arch, ops, dtype, platform.device, max_position=ROTATIONS, empty=platform.zeros)
     stager = Stager(platform, buffers=1)
     sizes = resolved.max_num_seqs, resolved.max_model_len, arch.vocab_size
-    table = RequestTable(platform, stager, layout, *sizes, ops.write_tokens)
+    table = _PaperTable(platform, stager, layout, *sizes, ops.write_tokens)
     ahead = ahead_ops(ops, layout, part.kv_dtype, arch.query_group)
     ground = Ground(table, model, layout, kv_views(allocate_kv(platform.zeros, layout, part.kv_dtype), layout))
     eager = EagerLauncher(ground, batch_builder(platform, table, stager, resolved, ahead))
@@ -186,6 +186,13 @@ class _Paper(CpuPlatform):
 
     def upload(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device)
+
+
+class _PaperTable(RequestTable):
+    """What comes and goes is nothing to tensors without memory."""
+
+    def apply(self, plan: StepPlan) -> None:
+        """Nothing is laid in."""
 
 
 # For much of its arithmetic on tensors without memory torch would import its compiler and sympy, seconds of work, to

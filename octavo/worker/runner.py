@@ -87,7 +87,6 @@ class Runner:
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> "_Begun":
-        self._table.apply(plan)
         self._sampler.apply(plan)
         self._prompt_logprobs.apply(plan)
         launched = self._launcher.launch(plan, whole=self._prompt_logprobs.asked(plan.rows))
@@ -132,9 +131,10 @@ class Runner:
         if begun.logits is None:
             return Drawn(begun.launched.greedy(), None)
         if begun.prepared is None:
-            assert begun.launched.draws is not None
-            self._sampler.apply_riders(begun.logits, riders)
-            return Drawn(begun.launched.draws.draw(), None)
+            draws = begun.launched.draws
+            assert draws is not None
+            self._sampler.replay_riders(draws.rules, riders)
+            return Drawn(draws.draw(), None)
         drawn = self._sampler.sample(begun.logits, begun.prepared, riders)
         batch = begun.launched.batch
         self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens)

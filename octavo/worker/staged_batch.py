@@ -3,6 +3,7 @@
 As tensor operations they are two dozen launches, which a prompt that comes alone waits for.
 """
 
+import numpy as np
 import torch
 
 from octavo.base.plan import StepPlan
@@ -26,7 +27,8 @@ class StagedBatchBuilder(BatchBuilder):
         shape = self._checked(plan)
         places = shape.sample_index, shape.rows[shape.sample], shape.seq_lens[shape.sample]
         numbers = shape.rows, shape.query_start, shape.seq_lens, *places
-        rows, query_start, seq_lens, *sampled = self._stager.send([ints(each) for each in numbers])
+        grown = np.full(2 * self._table.num_groups * shape.rows.size, -1, dtype=np.int32)  # the table has it all
+        rows, query_start, seq_lens, *sampled, none = self._stager.send([*(ints(each) for each in numbers), grown])
         total = shape.total
         into = StepInput(
             self._input_ids[:total],
@@ -36,6 +38,7 @@ class StagedBatchBuilder(BatchBuilder):
             self._block_table[:, : shape.rows.size],
             self._sampled[:, : shape.sample.size],
         )
-        self._ahead.stage(self._lines, into, Sent(rows, query_start, seq_lens, sampled), self._table.block_size)
+        sent = Sent(rows, query_start, seq_lens, sampled, none.view(self._table.num_groups, 2, -1))
+        self._ahead.stage(self._lines, into, sent, self._table.block_size)
         index, owners, ends = into.sampled.unbind()
         return self._batch(shape, (index, owners, ends), query_start, seq_lens)

@@ -140,8 +140,8 @@ class RequestTable:
             if blocks:
                 yield line + self.blocks_at + group * self.max_blocks, np.array(blocks, dtype=np.int32)
 
-    def _more_blocks(self, new: NewBlocks) -> tuple[Longs, Ints]:
-        """Flat places, and the blocks that go there."""
+    def checked(self, new: NewBlocks) -> Longs:
+        """Its rows, groups, places and blocks ``[4, n]``. Raises EngineError for what the table does not have."""
         lists = new.rows, new.groups, new.places, new.blocks
         columns = np.array([np.asarray(column, dtype=np.int64) for column in lists])
         outside = columns.view(np.uint64) >= self._bounds  # a negative number is a very large one
@@ -149,6 +149,11 @@ class RequestTable:
             column, entry = (int(each[0]) for each in outside.nonzero())
             name = ("row", "KV group", "place", "block")[column]
             raise EngineError(f"{name} {columns[column, entry]} of a new block is not below {self._bounds[column, 0]}")
+        return columns
+
+    def _more_blocks(self, new: NewBlocks) -> tuple[Longs, Ints]:
+        """Flat places, and the blocks that go there."""
+        columns = self.checked(new)
         return self._steps @ columns[:3] + self.blocks_at, columns[3].astype(np.int32)
 
 

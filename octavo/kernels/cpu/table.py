@@ -41,5 +41,6 @@ def forbid(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
     values, vocab = logits.numpy(), logits.shape[1]
     forbidden = np.unpackbits(~masks.numpy().view(np.uint8), axis=1, count=vocab, bitorder="little").view(np.bool_)
     for row, mask in zip(rows.tolist(), forbidden):
-        line = values[row]
-        np.copyto(line, -np.inf, where=np.logical_and(mask, line < np.inf, out=mask))
+        if row >= 0:
+            line = values[row]
+            np.copyto(line, -np.inf, where=np.logical_and(mask, line < np.inf, out=mask))

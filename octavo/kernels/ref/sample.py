@@ -64,6 +64,8 @@ def draw(logits: Tensor, seeds: Tensor, positions: Tensor, temperature: Tensor, 
 
 def forbid(logits: Tensor, rows: Tensor, masks: Tensor) -> None:
     """See kernels/ops.Forbid: logits ``[S, V]``, rows ``[K]``, masks ``[K, ceil(V / 32)]``."""
+    there = rows >= 0
+    rows, masks = rows[there], masks[there]
     bits = 1 << torch.arange(32, dtype=torch.int32, device=logits.device)
     forbidden = masks[:, :, None].bitwise_and(bits).eq(0).view(rows.shape[0], 32 * masks.shape[1])[:, : logits.shape[1]]
     index = rows.long()

@@ -21,12 +21,13 @@ def _forbid(logits_ptr, rows_ptr, masks_ptr, stride, V, W: tl.constexpr):
     wait_for_inputs()
     words = tl.cdiv(V, 32)
     row = tl.load(rows_ptr + place).to(tl.int64)
-    allowed = tl.load(masks_ptr + place.to(tl.int64) * words + word, mask=word < words, other=-1)
-    token = word[:, None] * 32 + bit[None, :]
-    forbidden = ((allowed[:, None] >> bit[None, :]) & 1) == 0
-    at = logits_ptr + row * stride + token
-    x = tl.load(at, mask=forbidden & (token < V), other=float("inf"))
-    tl.store(at, float("-inf"), mask=x < float("inf"))
+    if row >= 0:
+        allowed = tl.load(masks_ptr + place.to(tl.int64) * words + word, mask=word < words, other=-1)
+        token = word[:, None] * 32 + bit[None, :]
+        forbidden = ((allowed[:, None] >> bit[None, :]) & 1) == 0
+        at = logits_ptr + row * stride + token
+        x = tl.load(at, mask=forbidden & (token < V), other=float("inf"))
+        tl.store(at, float("-inf"), mask=x < float("inf"))
 
 
 def forbid(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> None:

@@ -45,6 +45,7 @@ def _stage(
     index_ptr,
     owner_ptr,
     end_ptr,
+    grown_ptr,
     num_rows,
     num_tokens,
     num_sampled,
@@ -75,7 +76,10 @@ def _stage(
         tl.store(positions_ptr + me, position.to(tl.int64))
         tl.store(prompt_lens_ptr + me, tl.load(num_prompt_ptr + row * stride_prompt).to(tl.int64))
         for group in tl.static_range(G):
-            block = tl.load(blocks_ptr + group * stride_plane + row * stride_row + position // B).to(tl.int64)
+            block = tl.load(blocks_ptr + group * stride_plane + row * stride_row + position // B)
+            new = tl.load(grown_ptr + 2 * group * num_rows + at)  # its store may not have come about yet
+            block = tl.where(new == position // B, tl.load(grown_ptr + (2 * group + 1) * num_rows + at), block)
+            block = block.to(tl.int64)
             tl.store(slots_ptr + group * stride_slots + me, tl.where(mine, block * B + position % B, 0))
     if me < num_rows:
         row = tl.load(rows_ptr + me).to(tl.int64)
@@ -84,10 +88,13 @@ def _stage(
         for group in tl.static_range(G):
             source = blocks_ptr + group * stride_plane + row * stride_row
             target = table_ptr + group * stride_table_plane + me.to(tl.int64) * stride_table_row
+            new = tl.load(grown_ptr + 2 * group * num_rows + me)
+            fresh = tl.load(grown_ptr + (2 * group + 1) * num_rows + me)
+            tl.store(source + new, fresh, mask=new >= 0)
             for first in range(0, count, COPY):
                 inside = first + place < count
                 block = tl.load(source + first + place, mask=inside, other=0)
-                tl.store(target + first + place, block, mask=inside)
+                tl.store(target + first + place, tl.where(first + place == new, fresh, block), mask=inside)
     if me < num_sampled:
         tl.store(sampled_ptr + me, tl.load(index_ptr + me).to(tl.int64))
         tl.store(sampled_ptr + stride_sampled + me, tl.load(owner_ptr + me).to(tl.int64))
@@ -111,6 +118,7 @@ def stage(lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
         into.block_table,
         into.sampled,
         *sent.sampled,
+        sent.grown,
         num_rows,
         num_tokens,
         into.sampled.shape[1],

@@ -1,6 +1,6 @@
 """Sampler: the rules in order, then the draw. The host settles in `prepare` what a step needs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +142,13 @@ class Sampler:
         for name, payload in riders.items():
             if name in self._rider_rules:
                 self._rider_rules[name].apply(logits, payload)
+
+    def replay_riders(self, works: Mapping[str, Callable[[], object]], riders: Mapping[str, Any]) -> None:
+        """The same where the rules' work has been captured: `works` start it, by the rules' names."""
+        for name, payload in riders.items():
+            if name in self._rider_rules:
+                self._rider_rules[name].lay(payload)
+                works[name]()
 
     def _stage_asked(self, rows: Longs, tops: Longs) -> Ints | None:
         """Ids that the rows asked for, ``[len(rows), max(tops)]``, -1 where there is none."""

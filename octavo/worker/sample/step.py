@@ -68,6 +68,14 @@ class RiderRule(Protocol):
         """
         ...
 
+    def lay(self, payload: Any) -> None:
+        """The same in two parts, first: send what the rider holds to where `work` reads it."""
+        ...
+
+    def work(self, logits: Tensor) -> None:
+        """Second, and what is captured: change logits by what was laid last, nothing of which is of other rows."""
+        ...
+
 
 class Asked:
     """A host mirror: one flag a row, and which of the sampled rows have it."""

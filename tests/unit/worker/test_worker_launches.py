@@ -130,9 +130,11 @@ def test_what_cannot_be_captured_is_not_tried_at_every_step():
     assert sum(tries) == 1
 
 
-def test_new_blocks_add_a_copy_and_a_scatter():
-    more = NewBlocks([0], [0], [2], [9])
-    assert Bench().step((), [0], [1], [1], [0], new_blocks=[more]) == LEAST + Counter(clone=1, index_copy_=1)
+def test_a_new_block_adds_nothing_and_several_a_copy_and_a_scatter():
+    one, two = NewBlocks([0], [0], [2], [9]), NewBlocks([0, 0], [0, 0], [3, 4], [9, 8])
+    bench = Bench()
+    assert bench.step((), [0], [1], [1], [0], new_blocks=[one]) == LEAST
+    assert bench.step((), [0], [1], [2], [0], new_blocks=[two]) == LEAST + Counter(clone=1, index_copy_=1)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16])
