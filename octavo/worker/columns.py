@@ -56,18 +56,19 @@ def penalizes(sampling: Sampling) -> bool:
 
 def is_plain(sampling: Sampling) -> bool:
     """Greedy, and nothing else is asked: the likeliest token is the answer."""
-    return is_greedy(sampling) and not penalizes(sampling) and not _lists(sampling)
+    return is_greedy(sampling) and not penalizes(sampling) and not _lists(sampling) and sampling.logprobs < 0
 
 
 def is_bare(sampling: Sampling) -> bool:
-    """Plain but for its temperature, top_k, top_p, min_p and penalties."""
-    return (is_greedy(sampling) or sampling.typical_p == 1.0) and not _lists(sampling)
+    """Plain but for its temperature, top_k, top_p, min_p, penalties and the log-probabilities of the likeliest."""
+    named = sampling.logprobs >= 0 and sampling.logprob_token_ids
+    return (is_greedy(sampling) or sampling.typical_p == 1.0) and not _lists(sampling) and not named
 
 
 def _lists(sampling: Sampling) -> bool:
-    """Whether it names tokens, or wants some told."""
+    """Whether it rules over some tokens by name."""
     named = sampling.logit_bias or sampling.bad_words or sampling.allowed_token_ids or sampling.min_tokens
-    return bool(named) or sampling.logprobs >= 0
+    return bool(named)
 
 
 class Columns:

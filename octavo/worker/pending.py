@@ -12,6 +12,7 @@ from octavo.platform.base import Event
 from octavo.worker.landing import Landed
 from octavo.worker.prompt_logprobs import PromptSpans, split
 from octavo.worker.sample.logprobs import lines_of
+from octavo.worker.staging import Ints
 
 
 @dataclass(slots=True)
@@ -20,7 +21,7 @@ class Outputs:
 
     tokens: Landed | None  # [S]
     spoiled: npt.NDArray[np.bool_] | None  # [S], rows whose input was not sound: their token is -1 whatever was drawn
-    logprobs: Tensor | None
+    logprobs: Tensor | None  # of all sampled rows, or of those in `wanted`
     wanted: list[int]
     tops: list[int]
     prompt: Tensor | None
@@ -59,12 +60,18 @@ class StepPending:
         tokens = [] if out.tokens is None else out.tokens.read()
         if out.spoiled is not None:
             tokens = np.where(out.spoiled, -1, tokens).tolist()
-        logprobs = [] if out.logprobs is None else lines_of(out.logprobs.numpy(), out.tops)
-        if logprobs and (len(logprobs) < len(tokens) or -1 in tokens):
-            told = dict(zip(out.wanted, logprobs))
-            logprobs = [b"" if token == -1 else told.get(index, b"") for index, token in enumerate(tokens)]
+        logprobs = [] if out.logprobs is None else self._lines(out.logprobs.numpy(), tokens)
         prompt = {} if out.prompt is None or out.spans is None else split(out.prompt.numpy(), out.spans)
         return StepResult(step=self._step, tokens=tokens, logprobs=logprobs, prompt_logprobs=prompt)
+
+    def _lines(self, described: Ints, tokens: list[int]) -> list[bytes]:
+        """A line of log-probabilities for each token, empty for who wants none or has no token."""
+        out = self._outputs
+        lines = lines_of(described if len(described) == len(out.wanted) else described[out.wanted], out.tops)
+        if len(lines) == len(tokens) and -1 not in tokens:
+            return lines
+        told = dict(zip(out.wanted, lines))
+        return [b"" if token == -1 else told.get(index, b"") for index, token in enumerate(tokens)]
 
 
 class FailedPending:
