@@ -77,11 +77,12 @@ class DrawingBoard:
             self._ops.narrow(logits, columns.top_k, columns.top_p, columns.min_p)
             tokens = self._ops.draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)
             self._table.write(rows, positions, tokens)
-            drawn[:] = [tokens]
+            drawn[:] = [tokens, columns.told]
             return tokens
 
         def describe(_: Cut) -> Tensor:
-            return self._ops.describe(kept, drawn[0].clamp(min=0), MAX_LOGPROBS)
+            tokens, told = drawn
+            return self._ops.describe(kept, tokens.clamp(min=0), MAX_LOGPROBS, None, told)
 
         drawn: list[Tensor] = []
         capture = self._platform.capture

@@ -65,3 +65,20 @@ def test_the_kernel_says_what_the_reference_says(vocab, top, equals):
         # The reference leaves the order of equals open: here the lowest ids come first.
         order = sorted(range(vocab), key=lambda token: (-row[token].item(), token))
         assert mine.ids == order[:top]
+
+
+@pytest.mark.parametrize("vocab", [30, 5000])
+def test_the_kernel_tells_of_each_row_what_it_wants(vocab):
+    kernel = pytest.importorskip("octavo.kernels.triton.describe").describe
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    logits = 3 * torch.randn(5, vocab, generator=torch.Generator().manual_seed(vocab))
+    tokens = torch.tensor([0, 1, vocab - 1, 7, 3])
+    wanted = [3, -1, 0, 20, 40]
+    lines = torch.tensor([[0, top] for top in wanted], dtype=torch.int32)
+    told = kernel(logits.to(device), tokens.to(device), 20, None, lines.to(device)[:, 1]).cpu()
+    want = describe(logits, tokens, 20)
+    for row, top in enumerate(wanted):
+        if top >= 0:
+            (mine,), (other,) = (rows_of(each[row : row + 1].numpy(), [top]) for each in (told, want))
+            assert (mine.token, mine.rank, mine.ids) == (other.token, other.rank, other.ids)
+            assert [mine.logprob, *mine.logprobs] == pytest.approx([other.logprob, *other.logprobs], abs=1e-5)
