@@ -21,7 +21,7 @@ class Outputs:
 
     tokens: Landed | None  # [S]
     spoiled: npt.NDArray[np.bool_] | None  # [S], rows whose input was not sound: their token is -1 whatever was drawn
-    logprobs: Tensor | None  # of all sampled rows, or of those in `wanted`
+    logprobs: Landed | None  # of all sampled rows, or of those in `wanted`
     wanted: list[int]
     tops: list[int]
     prompt: Tensor | None
@@ -57,10 +57,10 @@ class StepPending:
 
     def _read(self) -> StepResult:
         out = self._outputs
-        tokens = [] if out.tokens is None else out.tokens.read()
+        tokens = [] if out.tokens is None else out.tokens.read().tolist()
         if out.spoiled is not None:
             tokens = np.where(out.spoiled, -1, tokens).tolist()
-        logprobs = [] if out.logprobs is None else self._lines(out.logprobs.numpy(), tokens)
+        logprobs = [] if out.logprobs is None else self._lines(out.logprobs.read(), tokens)
         prompt = {} if out.prompt is None or out.spans is None else split(out.prompt.numpy(), out.spans)
         return StepResult(step=self._step, tokens=tokens, logprobs=logprobs, prompt_logprobs=prompt)
 

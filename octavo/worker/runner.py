@@ -19,6 +19,7 @@ from octavo.worker.launch import Launched, Launcher
 from octavo.worker.model import Model
 from octavo.worker.pending import FailedPending, Outputs, StepPending, failure
 from octavo.worker.prompt_logprobs import PromptLogprobs
+from octavo.worker.sample.logprobs import TOLD_INTS
 from octavo.worker.sample.sampler import NOBODY, Drawn, Prepared, Sampler, Wanted
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
@@ -53,7 +54,8 @@ class Runner:
     ) -> None:
         self._platform = platform
         self._stager = stager
-        self._landing = Landing(platform, table.max_rows)
+        self._tokens = Landing(platform, torch.int64, table.max_rows)
+        self._told = Landing(platform, torch.int32, table.max_rows * TOLD_INTS)
         self._table = table
         self._launcher = launcher
         self._model = model
@@ -120,12 +122,12 @@ class Runner:
         if spans is not None and launched.hidden is not None:
             prompt = self._prompt_logprobs.compute(launched.hidden, self._model, spans)
         outputs = Outputs(
-            tokens=self._landing.take(drawn.tokens) if drawn else None,
+            tokens=self._tokens.take(drawn.tokens) if drawn else None,
             spoiled=self._table.spoiled[batch.host_sample_rows] if self._table.any_spoiled else None,
-            logprobs=self._out(drawn.logprobs if drawn else None),
+            logprobs=self._told.take(drawn.logprobs) if drawn and drawn.logprobs is not None else None,
             wanted=begun.wanted.places,
             tops=begun.wanted.tops,
-            prompt=self._out(prompt),
+            prompt=None if prompt is None else self._platform.download(prompt),
             spans=spans,
         )
         event = self._platform.event()
@@ -144,6 +146,3 @@ class Runner:
         batch = begun.launched.batch
         self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens)
         return drawn
-
-    def _out(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else self._platform.download(tensor)

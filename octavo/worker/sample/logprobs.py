@@ -5,9 +5,12 @@ import torch
 from torch import Tensor
 
 from octavo.base import scores
+from octavo.base.params import MAX_LOGPROBS
 from octavo.kernels.ops import Describe
 from octavo.worker.sample.step import slabs
 from octavo.worker.staging import Ints
+
+TOLD_INTS = 3 + 2 * MAX_LOGPROBS  # of a row of `describe`, most
 
 
 def describe_all(describe: Describe, logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:

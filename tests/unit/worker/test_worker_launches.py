@@ -155,7 +155,7 @@ def test_a_step_that_tells_log_probabilities_is_three_graphs_and_a_copy_more(tem
     added = [bench.driver.added(row, [1] * 7, sampling=sampling) for row, sampling in zip(which, samplings)]
     bench.step(added, which, [7] * 5, [0] * 5, which)
     for step in range(4):
-        assert bench.step((), which, [1] * 5, [7 + step] * 5, which) == LEAST + Counter(graph=3, clone=1)
+        assert bench.step((), which, [1] * 5, [7 + step] * 5, which) == LEAST + Counter(graph=3, copy_=1)
 
 
 @pytest.mark.parametrize(
