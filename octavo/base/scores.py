@@ -9,6 +9,7 @@ long as each other and stand one behind the other. Rank 0 marks a position of wh
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import cast
 
 from msgspec import Struct
 
@@ -71,26 +72,21 @@ def chosen(lines: bytes | bytearray) -> list[float]:
     if not lines:
         return []
     top, size = top_of(lines), line_bytes(lines) // BYTES
-    return list(_floats(lines)[HEAD - 1 + top :: size])
+    return cast(list[float], memoryview(lines).cast("f")[HEAD - 1 + top :: size].tolist())
 
 
 def columns(lines: bytes | bytearray) -> list[tuple[int, list[int], list[float]]]:
     """For each line the chosen token's rank, and ids and log-probabilities of the chosen token and the likeliest."""
     if not lines:
         return []
-    whole = memoryview(lines).cast("i").tolist()
-    real = list(_floats(lines))
-    size = line_bytes(lines) // BYTES
-    ids, values = slice(2, size // 2 + 1), slice(size // 2 + 1, size)
-    starts = range(0, len(whole), size)
+    view = memoryview(lines)
+    whole = view.cast("i").tolist()
+    real = cast(list[float], view.cast("f").tolist())
+    middle = HEAD - 1 + whole[0]
+    size = middle + 1 + whole[0]
     return [
-        (whole[at + 1], whole[at + ids.start : at + ids.stop], real[at + values.start : at + values.stop])
-        for at in starts
+        (whole[at + 1], whole[at + 2 : at + middle], real[at + middle : at + size]) for at in range(0, len(whole), size)
     ]
-
-
-def _floats(lines: bytes | bytearray) -> "memoryview[float]":
-    return memoryview(lines).cast("f")
 
 
 def _line(position: TokenLogprobs) -> bytes:

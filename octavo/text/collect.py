@@ -236,6 +236,6 @@ class Collector:
     def _logprobs(self, output: TokenOutput, kept: int) -> Positions | None:
         if not self._scored:
             return None
-        lines = scores.cut(output.logprobs, 0, kept)
+        lines = output.logprobs if kept == len(output.tokens) else scores.cut(output.logprobs, 0, kept)
         self.logprobs.add(lines)
         return Positions(self._tokenizer, lines)

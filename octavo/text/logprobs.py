@@ -49,7 +49,7 @@ class Positions(Sequence[PositionLogprobs]):
     def columns(self) -> list[tuple[int, list[int], list[float]]]:
         """For each position the chosen token's rank, and ids and values of the chosen one and the likeliest."""
         found = scores.columns(self._lines)
-        if min(map(min, (values for _, _, values in found)), default=0.0) < LOWEST:
+        if any(min(values) < LOWEST for _, _, values in found):
             found = [(rank, ids, [max(value, LOWEST) for value in values]) for rank, ids, values in found]
         return found
 
