@@ -2,7 +2,7 @@
 log-probabilities; each row gets what it asked for, and one that asked for nothing its likeliest token."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -28,9 +28,16 @@ class Drawing:
     rules: dict[str, Captured[None]]  # changes to the logits, by their riders' names
     draw: Captured[Tensor]  # tokens [R] from them
     describe: Captured[Tensor]  # log-probabilities of those, by the copy
+    _made: dict[int, Draws] = field(default_factory=dict)
 
     def of(self, count: int) -> Draws:
-        """For the first so many rows."""
+        """For the first so many rows; they stay the same."""
+        found = self._made.get(count)
+        if found is None:
+            found = self._made[count] = self._first(count)
+        return found
+
+    def _first(self, count: int) -> Draws:
         return Draws(
             lambda: first_of(self.score.replay(), count),
             self.keep.replay,
