@@ -30,27 +30,19 @@ from octavo.engine.keywords import engine_config
 from octavo.text.collect import Collector
 from octavo.text.ids import are_numbers
 from octavo.text.load import load_text
-from octavo.text.logprobs import PositionLogprobs
 from octavo.text.parse.speech import Wish
 from octavo.text.request import Limits, Prepared, TextProcessor
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.told import (
+    Logprob,  # noqa: F401 - for who imports it from here
+    Position,
+    WhenRead,
+    told_of_prompt,
+)
 from octavo.text.tools import check_tools, choice_of
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Logprob:
-    """Log-probability of one token at one position; `rank` 1 is the likeliest."""
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-Position = dict[int, Logprob]
-"""Token id to its log-probability: the chosen token and the likeliest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +54,10 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(slots=True)
+@dataclass
 class CompletionOutput:
     """One continuation of a prompt. `stop_reason` is the stop string or token id that ended it, if one did; `error`
-    says what went wrong where `finish_reason` is "error".
+    says what went wrong where `finish_reason` is "error". The list `logprobs` is made when it is first read.
 
     Of a chat with tools, `text` is what is said to the user; the calls and the thoughts stand beside it.
     """
@@ -74,7 +66,7 @@ class CompletionOutput:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None
-    logprobs: list[Position] | None = None
+    logprobs: list[Position] | None = cast(Any, WhenRead())  # noqa: RUF009 - a descriptor, whose default is None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -83,6 +75,9 @@ class CompletionOutput:
 
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "logprobs": self.logprobs}  # without the tokenizer behind what nobody has read
 
 
 @dataclass(slots=True)
@@ -281,7 +276,7 @@ class _Job:
             request_id=self.prepared.requests[0].id,
             prompt=self.prompt,
             prompt_token_ids=list(self.prepared.prompt_tokens),
-            prompt_logprobs=_positions(first.prompt_logprobs) if first.prompt_logprobs is not None else None,
+            prompt_logprobs=told_of_prompt(first.prompt_logprobs) if first.prompt_logprobs is not None else None,
             outputs=[_completion(collector) for collector in collectors],
             finished=self.left == 0,
             num_cached_tokens=max(collector.cached_tokens for collector in collectors),
@@ -315,29 +310,35 @@ class _Reader:
             for request, collector in zip(job.prepared.requests, job.prepared.collectors)
         }
         self._unread: dict[str, list[int]] = {id: [] for id in self._owners}
+        self._scored = {id: bytearray() for id in self._owners}  # lines of log-probabilities of what is unread
         self._ids: list[str] = []  # of the last step; while nobody comes or goes it is the very same list
         self._lines: list[list[int]] = []  # what is unread of these
+        self._scores: list[bytearray] = []
         self._eager = {id for id, (_, collector) in self._owners.items() if not collector.patient}
 
     def take(self, output: TokenOutput) -> bool:
         """True to end the sequence early."""
         job, collector = self._owners[output.id]
         self._progress.came(len(output.tokens))
-        unread = self._unread[output.id]
+        unread, scored = self._unread[output.id], self._scored[output.id]
         if unread:
-            output = replace(output, tokens=[*unread, *output.tokens])
+            output = replace(output, tokens=[*unread, *output.tokens], logprobs=bytes(scored) + output.logprobs)
             unread.clear()
+            scored.clear()
         delta = collector.feed(output)
         if delta.finish_reason is not None:
             job.left -= 1
             self._progress.ended(job)
         return delta.needs_abort
 
-    def take_tokens(self, ids: list[str], tokens: list[int]) -> list[str]:
-        """One token for each of `ids`; those to end early."""
+    def take_tokens(self, ids: list[str], tokens: list[int], logprobs: list[bytes]) -> list[str]:
+        """One token for each of `ids`, with a line of log-probabilities for who asked; those to end early."""
         if ids is not self._ids:
             self._ids, self._lines = ids, list(map(self._unread.__getitem__, ids))
+            self._scores = list(map(self._scored.__getitem__, ids))
         deque(map(list.append, self._lines, tokens), maxlen=0)
+        if logprobs:
+            deque(map(bytearray.extend, self._scores, logprobs), maxlen=0)
         self._progress.came(len(ids))
         return [id for id in ids if id in self._eager and self.take(TokenOutput(id, []))] if self._eager else []
 
@@ -353,28 +354,20 @@ def _wish(tools: Sequence[Mapping[str, Any]] | None, tool_choice: str | Mapping[
 
 
 def _completion(collector: Collector) -> CompletionOutput:
-    scored = list(collector.logprobs)
+    chosen = collector.logprobs.chosen()
     speaker = collector.speaker
     return CompletionOutput(
         index=collector.index,
         text=collector.text,
         token_ids=collector.tokens,
-        cumulative_logprob=sum(entry.chosen.logprob for entry in scored) if scored else None,
-        logprobs=[_position(entry) for entry in scored] if scored else None,
+        cumulative_logprob=sum(chosen) if chosen else None,
+        logprobs=cast(Any, collector.logprobs) if chosen else None,
         finish_reason=collector.finish_reason,
         stop_reason=collector.stop_reason,
         tool_calls=[ToolCall(call.id, call.name, call.arguments) for call in speaker.calls] if speaker else [],
         reasoning=(speaker.reasoning or None) if speaker else None,
         error=collector.error,
     )
-
-
-def _positions(entries: Sequence[PositionLogprobs | None]) -> list[Position | None]:
-    return [None if entry is None else _position(entry) for entry in entries]
-
-
-def _position(entry: PositionLogprobs) -> Position:
-    return {one.id: Logprob(one.logprob, one.rank, one.token) for one in (entry.chosen, *entry.top)}
 
 
 class _Progress:

@@ -1,6 +1,8 @@
 """The offline API over an engine with a FakeExecutor and a tokenizer of single bytes."""
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from octavo.base.specs import KVSpec
 from octavo.engine.assemble import Phases, finish
 from octavo.engine.inproc import InprocClient
 from octavo.engine.resolve import resolve
-from octavo.llm import LLM
+from octavo.llm import LLM, CompletionOutput
 from octavo.models.arch import Architecture
 from octavo.platform.base import Facts
 from octavo.testing.fake_executor import FakeExecutor, fold_model
@@ -185,6 +187,35 @@ def test_logprobs_in_vllms_shape(make):
     assert output.cumulative_logprob == pytest.approx(total)
     assert result.prompt_logprobs[0] is None
     assert [list(b"hey")[i] in position for i, position in enumerate(result.prompt_logprobs) if i] == [True, True]
+
+
+def test_logprobs_are_lists_once_they_are_read(make):
+    llm = make()
+    prompts = ["hey", "you", "there", "all"]
+    counts = [5, 0, None, 20]
+    asked = [greedy(max_tokens=9, logprobs=count) for count in counts]
+    results = llm.generate(prompts, asked, use_tqdm=False)
+    again = llm.generate(prompts, asked, use_tqdm=False)
+    for result, other, count in zip(results, again, counts):
+        output = result.outputs[0]
+        sent = pickle.loads(pickle.dumps(output))  # before anybody has read it
+        assert sent == output == copy.deepcopy(other.outputs[0])
+        assert output.logprobs == other.outputs[0].logprobs
+        if count is None:
+            assert output.logprobs is None
+            continue
+        assert type(output.logprobs) is list
+        assert output.logprobs is output.logprobs
+        assert {type(position) for position in output.logprobs} == {dict}
+        for token, position in zip(output.token_ids, output.logprobs):
+            assert next(iter(position)) == token
+            assert [one.rank for one in position.values()] == list(range(1, max(count, 1) + 1))
+            assert all(one.decoded_token == llm.get_tokenizer().token_text(id) for id, one in position.items())
+        output.logprobs.append({})
+        assert len(output.logprobs) == 10
+    assert repr(again[1].outputs[0].logprobs) in repr(again[1])
+    assert CompletionOutput(0).logprobs is None
+    assert CompletionOutput(0, logprobs=[{}]).logprobs == [{}]
 
 
 def test_chat_one_conversation_and_several(make):

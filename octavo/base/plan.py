@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from octavo.base.wire import Sampling, TokenLogprobs
+from octavo.base.wire import Sampling
 
 
 class AddedRow(Struct, frozen=True, array_like=True):
@@ -64,8 +64,8 @@ class StepResult(Struct, frozen=True, array_like=True):
 
     step: int
     tokens: list[int]  # one a sampled row; -1 when its logits were not finite; NONE_LEFT
-    logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.sample -> one a token
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # index into plan.rows -> positions starts+1 ..
+    logprobs: list[bytes] = []  # lines (base/scores) of each sampled row, one a token; no entries where nobody asked
+    prompt_logprobs: dict[int, bytes] = {}  # index into plan.rows -> lines of positions starts+1 ..
     more: dict[int, list[int]] = {}  # index into plan.sample -> tokens accepted behind that one, where drafts stood
     riders: dict[str, Any] = {}
 

@@ -81,16 +81,6 @@ class Shutdown(Struct, frozen=True, array_like=True, tag="shutdown"):
 EngineInput = EngineRequest | Abort | Control | Vocabulary | Shutdown
 
 
-class TokenLogprobs(Struct, frozen=True, array_like=True):
-    """Log-probabilities at one position; `ids` and `logprobs` hold the likeliest, best first."""
-
-    token: int
-    logprob: float
-    rank: int  # 1 is the likeliest
-    ids: list[int] = []
-    logprobs: list[float] = []
-
-
 class TokenOutput(Struct, frozen=True, array_like=True):
     """What one step did for one request. `finish` is set exactly once, on the last one."""
 
@@ -98,8 +88,8 @@ class TokenOutput(Struct, frozen=True, array_like=True):
     tokens: list[int]
     finish: str | None = None  # "stop", "length", "abort", "error"
     stop_token: int | None = None  # the id that ended it, when one did
-    logprobs: list[TokenLogprobs] | None = None  # one a token
-    prompt_logprobs: list[TokenLogprobs | None] | None = None  # next run of prompt positions, in order
+    logprobs: bytes = b""  # one line (base/scores) a token; empty where none were asked for
+    prompt_logprobs: bytes = b""  # lines of the next run of prompt positions
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     error: str | None = None  # fixed catalogue text, with finish == "error"
     error_code: int = 500  # the HTTP status that fits the error
@@ -131,15 +121,18 @@ class EngineStats(Struct, frozen=True, array_like=True):
 
 class Outputs(Struct, frozen=True, array_like=True):
     """What was done for many requests. Most steps give most requests one more token and nothing else to say: these
-    stand in two columns, and a request that stands there is not in `outputs`."""
+    stand in columns, and a request that stands there is not in `outputs`."""
 
     outputs: list[TokenOutput] = []
     ids: list[str] = []
     tokens: list[int] = []  # one for each of `ids`
+    logprobs: list[bytes] = []  # a line for each of them, empty for who asked for none; no entries where nobody asked
 
     def each(self) -> list[TokenOutput]:
         """All of them in the one form."""
-        return [*self.outputs, *(TokenOutput(id, [token]) for id, token in zip(self.ids, self.tokens))]
+        lines = self.logprobs or [b""] * len(self.ids)
+        plain = zip(self.ids, self.tokens, lines)
+        return [*self.outputs, *(TokenOutput(id, [token], logprobs=line) for id, token, line in plain)]
 
 
 class StepOutputs(Outputs, frozen=True, array_like=True, tag="outputs"):

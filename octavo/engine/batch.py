@@ -15,8 +15,8 @@ OVERLOADED = 429
 Take = Callable[[TokenOutput], bool]
 """Called with each output; True to end that request early (a stop string)."""
 
-TakeTokens = Callable[[list[str], list[int]], list[str]]
-"""Called with requests that got one token each and nothing else; those to end early."""
+TakeTokens = Callable[[list[str], list[int], list[bytes]], list[str]]
+"""Called with requests that got one token each and at most a line of log-probabilities; those to end early."""
 
 
 class BatchRunner:
@@ -47,7 +47,7 @@ class BatchRunner:
                 for output in step.outputs if take_tokens else step.each():
                     self._pass_on(output, queue, take)
                 if take_tokens and step.ids:
-                    self._end_early(take_tokens(step.ids, step.tokens))
+                    self._end_early(take_tokens(step.ids, step.tokens, step.logprobs))
 
     def _feed(self, queue: deque[EngineRequest]) -> None:
         tokens = sum(self._untouched.values())

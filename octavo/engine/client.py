@@ -34,6 +34,7 @@ from octavo.base.wire import (
 from octavo.engine.epoch import Epoch
 from octavo.engine.journal import CRASHED, Entry, Journal
 from octavo.engine.life import Life, State, Survival
+from octavo.engine.plain import Plain
 from octavo.engine.proc import REAL_ASSEMBLY, Launch
 from octavo.engine.replay import FULL_WAIT_S, Replay
 from octavo.engine.stream import Stream
@@ -299,15 +300,15 @@ class EngineClient:
         """To a stream that has got tokens by several of these they come as one output, so that whoever is behind
         catches up."""
         self._watchdog.heard()
-        plain: dict[str, list[int]] = {}
+        plain = Plain()
         for message in messages:
             self._take_one(message, plain)
-        for id, tokens in plain.items():
-            self._deliver_tokens(id, tokens)
+        for id in list(plain.tokens):
+            self._deliver_tokens(id, plain)
         if self._unsent_aborts:
             self.abort(())
 
-    def _take_one(self, message: EngineOutput, plain: dict[str, list[int]]) -> None:
+    def _take_one(self, message: EngineOutput, plain: Plain) -> None:
         """`plain` collects tokens that can wait to be delivered."""
         match message:
             case StepOutputs():
@@ -315,14 +316,10 @@ class EngineClient:
                 self._life.moved(message.stats.steps)
                 self.on_step(message.stats)
                 for output in message.outputs:
-                    if output.id in plain:
-                        self._deliver_tokens(output.id, plain.pop(output.id))
+                    if output.id in plain.tokens:
+                        self._deliver_tokens(output.id, plain)
                     self._deliver(output)
-                for id, token in zip(message.ids, message.tokens):
-                    if id in plain:
-                        plain[id].append(token)
-                    else:
-                        plain[id] = [token]
+                plain.add(message)
             case ControlReply():
                 reply = self._replies.get(message.id)
                 if reply is not None and not reply.done():
@@ -339,14 +336,14 @@ class EngineClient:
             self._replay.trial.acquit(output.id)
         self._settle(entry, entry.mailbox.put(output))
 
-    def _deliver_tokens(self, id: str, tokens: list[int]) -> None:
-        entry = self._journal.get(id)
+    def _deliver_tokens(self, id: str, plain: Plain) -> None:
+        entry, tokens, lines = self._journal.get(id), plain.tokens.pop(id), plain.lines.pop(id, b"")
         if entry is None:
             return
         entry.note_tokens(tokens)
         if self._replay.trial.ids:
             self._replay.trial.acquit(id)
-        self._settle(entry, entry.mailbox.put_tokens(id, tokens))
+        self._settle(entry, entry.mailbox.put_tokens(id, tokens, lines))
 
     def _settle(self, entry: Entry, delivered: bool) -> None:
         id = entry.request.id

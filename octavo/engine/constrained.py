@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from octavo.base import scores
 from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.plan import StepPlan, StepResult
-from octavo.base.wire import EngineRequest, TokenLogprobs, TokenOutput, Vocabulary
+from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
 from octavo.grammar.alone import take
 from octavo.grammar.base import Words
@@ -273,15 +274,16 @@ class ConstrainedSeat:
 
 def _altered(result: StepResult, changes: list[tuple[int, int]]) -> StepResult:
     """The result with other tokens at some places, their log-probabilities as far as they are known."""
-    tokens, logprobs = list(result.tokens), dict(result.logprobs)
+    tokens, logprobs = list(result.tokens), list(result.logprobs)
     for place, token in changes:
         tokens[place] = token
-        if place in logprobs:
-            logprobs[place] = [_score(logprobs[place][0], token)]
+        if logprobs and logprobs[place]:
+            logprobs[place] = scores.write([_score(scores.read(logprobs[place])[0], token)])
     return replace(result, tokens=tokens, logprobs=logprobs)
 
 
-def _score(entry: TokenLogprobs, token: int) -> TokenLogprobs:
+def _score(entry: scores.TokenLogprobs | None, token: int) -> scores.TokenLogprobs:
+    assert entry is not None
     if token in entry.ids:
         place = entry.ids.index(token)
         return replace(entry, token=token, logprob=entry.logprobs[place], rank=place + 1)

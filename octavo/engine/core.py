@@ -113,7 +113,7 @@ class Core:
             return None
         outputs, self._outbox = self._outbox, []
         self.rest.news = False
-        return StepOutputs(outputs, step.ids, step.tokens, self.stats)
+        return StepOutputs(outputs, step.ids, step.tokens, step.logprobs, stats=self.stats)
 
     def _feed(self) -> None:
         """Plan steps as far as the pipeline takes them."""

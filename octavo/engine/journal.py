@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
+from octavo.base import scores
 from octavo.base.wire import EngineRequest, Progress, TokenOutput
 from octavo.engine.stream import Mailbox
 
@@ -34,12 +35,12 @@ class Entry:
         if output.tokens:
             self._tokens.extend(output.tokens)
         if output.prompt_logprobs:
-            self._scored += len(output.prompt_logprobs)
+            self._scored += scores.count(output.prompt_logprobs)
         if self._cached_tokens < 0:
             self._cached_tokens, self._queued_s = output.cached_tokens, output.queued_s
 
     def note_tokens(self, tokens: list[int]) -> None:
-        """The same for tokens with nothing to them, of a request that has had an output."""
+        """The same for tokens with nothing else to them, of a request that has had an output."""
         self._tokens.extend(tokens)
 
     def resumed(self) -> EngineRequest:

@@ -3,20 +3,18 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
+from octavo.base import scores
 from octavo.base.errors import EngineDead
 from octavo.base.wire import TokenOutput
 
 MAX_BACKLOG = 1 << 20
-"""Most unread numbers (tokens, and the entries of their log-probabilities) of one stream, then it is ended."""
-
-T = TypeVar("T")
+"""Most unread numbers (tokens, and those of their log-probabilities) of one stream, then it is ended."""
 
 Listener = Callable[[TokenOutput], bool]
-"""Called in the reader task with tokens that have nothing to them; False if it cannot take them now."""
+"""Called in the reader task with tokens and at most their log-probabilities; False if it cannot take them now."""
 
 TOO_SLOW = "the reader of this request fell too far behind"
 
@@ -24,11 +22,12 @@ TOO_SLOW = "the reader of this request fell too far behind"
 class Mailbox:
     """Outputs that nobody has read yet, joined into one. Written by the client's reader task."""
 
-    __slots__ = ("_failure", "_fault", "_size", "_unread", "_waiter", "finished", "listener")
+    __slots__ = ("_failure", "_fault", "_lines", "_size", "_unread", "_waiter", "finished", "listener")
 
     def __init__(self) -> None:
         self.finished = False  # the last output is in, or none will come
         self._unread: TokenOutput | None = None
+        self._lines = bytearray()  # log-probabilities behind those of `_unread`
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._failure: str | None = None
@@ -37,23 +36,28 @@ class Mailbox:
 
     def put(self, output: TokenOutput) -> bool:
         """Add an output. False if the reader is too far behind: then the stream has ended with an error."""
-        self._unread = output if self._unread is None else _join(self._unread, output)
+        if self._unread is None:
+            self._unread = output
+        else:
+            self._unread = _join(self._unread, output)
+            self._lines += output.logprobs
         self._size += _cost(output)
         self.finished = output.finish is not None
         return self._settle(output.id)
 
-    def put_tokens(self, id: str, tokens: list[int]) -> bool:
-        """Add an output of tokens and nothing else, which a listener may take; the same as `put` otherwise."""
+    def put_tokens(self, id: str, tokens: list[int], logprobs: bytes = b"") -> bool:
+        """Add tokens with at most their log-probabilities, which a listener may take; the same as `put` otherwise."""
         if self._unread is not None:
             self._unread.tokens.extend(tokens)
+            self._lines += logprobs
         else:
-            output = TokenOutput(id, tokens)
+            output = TokenOutput(id, tokens, logprobs=logprobs)
             # Only past a reader who waits: one who is still busy with earlier tokens must not be overtaken.
             waits = self._waiter is not None and not self._waiter.done()
             if waits and self.listener is not None and self._heard(self.listener, output):
                 return True
             self._unread = output
-        self._size += len(tokens)
+        self._size += len(tokens) + len(logprobs) // scores.BYTES
         return self._settle(id)
 
     def _heard(self, listener: Listener, output: TokenOutput) -> bool:
@@ -70,6 +74,7 @@ class Mailbox:
         full = self._size > MAX_BACKLOG and not self.finished
         if full:
             self._unread = TokenOutput(id, [], "error", error=TOO_SLOW, error_code=408)
+            self._lines.clear()
             self.finished = True
         self._wake()
         return not full
@@ -85,6 +90,7 @@ class Mailbox:
         """Nobody will read any more."""
         self.finished = True
         self._unread = self.listener = None
+        self._lines.clear()
         self._wake()
 
     async def get(self) -> TokenOutput | None:
@@ -102,6 +108,9 @@ class Mailbox:
             finally:
                 self._waiter = None
         output, self._unread, self._size = self._unread, None, 0
+        if self._lines:
+            output = msgspec.structs.replace(output, logprobs=output.logprobs + self._lines)
+            self._lines = bytearray()
         return output
 
     def _wake(self) -> None:
@@ -154,29 +163,17 @@ class Stream:
 
 
 def _join(first: TokenOutput, second: TokenOutput) -> TokenOutput:
-    """Both as one output; `first` is no longer to be used."""
+    """Both as one output, the log-probabilities of `second` aside; `first` is no longer to be used."""
     first.tokens.extend(second.tokens)
     return msgspec.structs.replace(
         second,
         tokens=first.tokens,
-        logprobs=_chain(first.logprobs, second.logprobs),
-        prompt_logprobs=_chain(first.prompt_logprobs, second.prompt_logprobs),
+        logprobs=first.logprobs,
+        prompt_logprobs=first.prompt_logprobs + second.prompt_logprobs,
         cached_tokens=max(first.cached_tokens, second.cached_tokens),
         queued_s=max(first.queued_s, second.queued_s),
     )
 
 
-def _chain(first: list[T] | None, second: list[T] | None) -> list[T] | None:
-    if first is None:
-        return second
-    if second is not None:
-        first.extend(second)
-    return first
-
-
 def _cost(output: TokenOutput) -> int:
-    cost = len(output.tokens)
-    for entries in (output.logprobs, output.prompt_logprobs):
-        if entries:
-            cost += sum(8 + 2 * len(entry.ids) for entry in entries if entry is not None)
-    return cost
+    return len(output.tokens) + (len(output.logprobs) + len(output.prompt_logprobs)) // scores.BYTES

@@ -139,12 +139,15 @@ class Narrow(Protocol):
 
 
 class Describe(Protocol):
-    def __call__(self, logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None, tops: Tensor | None = None
+    ) -> Tensor:
         """Of each row: the token's log-probability and rank, and the `top` likeliest, or all if V is less.
 
         logits ``[n, V]`` fp32, tokens ``[n]`` int64 ``-> [n, 3 + 2 top]`` int32: token, rank, log-probability, and of
         the others ids, log-probabilities, these all as bits of fp32. Rank 1 is the likeliest; equals share a rank.
-        `asked` ``[n, top]`` int64 holds ids to report in place of the likeliest, -1 for none.
+        `asked` ``[n, top]`` int64 holds ids to report in place of the likeliest, -1 for none. `tops` ``[n]`` int32: as
+        many of the `top` are read of each row, -1: nothing; what stands in other places is of no account.
         """
         ...
 

@@ -12,7 +12,8 @@ from collections.abc import MutableSequence
 from enum import Enum
 from typing import cast
 
-from octavo.base.wire import EngineRequest, Progress, TokenLogprobs
+from octavo.base import scores
+from octavo.base.wire import EngineRequest, Progress
 from octavo.kv.holding import Holding
 from octavo.sched.ledger import ATTENTION, COMPUTED, HORIZON, KNOWN, LIMIT, PROMPT, WIDTH, Ledger, Number
 
@@ -160,12 +161,13 @@ class Request:
         filled = (self.holding.committed + 1) * block_size + 1
         return filled if filled < self.limit else self.limit
 
-    def score(self, start: int, entries: list[TokenLogprobs]) -> list[TokenLogprobs | None]:
-        """Those of `entries`, for positions from `start` on, that were not handed out before; None for position 0.
+    def score(self, start: int, lines: bytes) -> bytes:
+        """Those of `lines`, for positions from `start` on, that were not handed out before; a blank for position 0.
 
         A prompt that was preempted is computed again, but each position is reported once.
         """
-        fresh: list[TokenLogprobs | None] = [None] if self.scored == 0 else []
-        fresh.extend(entries[max(0, max(1, self.scored) - start) :])
-        self.scored += len(fresh)
+        fresh = scores.cut(lines, max(0, max(1, self.scored) - start))
+        if self.scored == 0:
+            fresh = scores.blank(scores.top_of(lines) if lines else self.sampling.prompt_logprobs) + fresh
+        self.scored += scores.count(fresh)
         return fresh

@@ -5,15 +5,14 @@ from itertools import compress
 
 import numpy as np
 
+from octavo.base import scores
 from octavo.base.plan import NONE_LEFT, StepPlan, StepResult
-from octavo.base.wire import Outputs, TokenLogprobs, TokenOutput
+from octavo.base.wire import Outputs, TokenOutput
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import cut, failed
 from octavo.sched.ledger import ATTENTION, LIMIT, STAY, Bools, Longs, Roster
 from octavo.sched.request import Request, State
-
-Scores = list[TokenLogprobs | None]
 
 
 class Update:
@@ -29,10 +28,11 @@ class Update:
         self._outputs: list[TokenOutput] = []
         self._ids: list[str] = []  # of those who got a token and nothing else
         self._tokens: list[int] = []
+        self._logprobs: list[bytes] = []
 
     def apply(self, draft: Draft, plan: StepPlan, result: StepResult) -> Outputs:
         """The result must be that of the plan, and the draft the one the plan was made from."""
-        who, tokens = draft.sampled, result.tokens
+        who, tokens, logprobs = draft.sampled, result.tokens, result.logprobs
         if len(tokens) != len(who):
             raise ValueError(f"step {plan.step}: {len(tokens)} results for {len(who)} sampled rows")
         plain, filled = self._plain(draft, result)
@@ -41,22 +41,23 @@ class Update:
         if some < len(who):
             mask = plain.tolist() if some else ()
             ids, lines = list(compress(ids, mask)), list(compress(lines, mask))
-            tokens = list(compress(tokens, mask))
+            tokens, logprobs = list(compress(tokens, mask)), list(compress(logprobs, mask))
         deque(map(list.append, lines, tokens), maxlen=0)
         if filled.size:
             self._commit_next(who, filled)
         if len(tokens) < len(who) or result.prompt_logprobs:
             self._look_closer(draft, plan, result, (~plain).nonzero()[0].tolist())
             ids, tokens = ids + self._ids, tokens + self._tokens
+            logprobs = logprobs + self._logprobs if result.logprobs else logprobs
         told = sum([len(output.tokens) for output in self._outputs])
         self._board.counters.generation_tokens += told + len(tokens)
         if self._ended:
             self._board.sweep()
-        return Outputs(self._outputs, ids, tokens)
+        return Outputs(self._outputs, ids, tokens, logprobs)
 
     def _plain(self, draft: Draft, result: StepResult) -> tuple[Bools, Longs]:
-        """Those that run as they did, got one token that ends nothing and has nothing to it; and the places of those of
-        them that have filled a block."""
+        """Those that run as they did and got one token that ends nothing; and the places of those of them that have
+        filled a block."""
         who, tokens = draft.sampled, result.tokens
         columns = self._board.ledger.columns
         counts, attention = draft.places + 1, columns[ATTENTION].take(who.rows)
@@ -67,9 +68,8 @@ class Update:
             plain &= counts < columns[LIMIT].take(who.rows)
         if not who.ends.isdisjoint(tokens):
             plain &= [token not in who.ends for token in tokens]
-        for special in (result.more, result.logprobs):
-            if special:
-                plain[list(special)] = False
+        if result.more:
+            plain[list(result.more)] = False
         return plain, (plain & filled).nonzero()[0]
 
     def _commit_next(self, who: Roster, places: Longs) -> None:
@@ -81,7 +81,7 @@ class Update:
 
     def _look_closer(self, draft: Draft, plan: StepPlan, result: StepResult, places: list[int]) -> None:
         """Those with something to think of, one by one."""
-        scores = _prompt_scores(draft, plan, result) if result.prompt_logprobs else {}
+        told = _prompt_scores(draft, plan, result) if result.prompt_logprobs else {}
         requests, tokens = draft.sampled.requests, result.tokens
         for place in places:
             request = requests[place]
@@ -91,9 +91,9 @@ class Update:
                 request.pass_over()
                 continue
             accepted = [tokens[place], *result.more.get(place, ())]
-            details = result.logprobs.get(place)
-            self._accept(request, accepted, details, scores.pop(request, None))
-        for request, score in scores.items():
+            lines = result.logprobs[place] if result.logprobs else b""
+            self._accept(request, accepted, lines, told.pop(request, b""))
+        for request, score in told.items():
             output = TokenOutput(
                 request.id,
                 [],
@@ -103,20 +103,17 @@ class Update:
             )
             self._outputs.append(output)
 
-    def _accept(
-        self, request: Request, accepted: list[int], details: list[TokenLogprobs] | None, score: Scores | None
-    ) -> None:
-        """Tests the end, and offers filled blocks to the prefix index."""
+    def _accept(self, request: Request, accepted: list[int], lines: bytes, score: bytes) -> None:
+        """Tests the end, and offers filled blocks to the prefix index. `lines`: the tokens', `score`: the prompt's."""
         kept, finish, stop_token = cut(request, accepted)
         request.tokens += kept
         request.known += len(accepted) - 1
-        if score is None and not request.may_hit:
-            score = request.score(1, [])  # a prompt of one token, which no result speaks of
-        if details is not None:
-            details = details[: len(kept)]
-        if request.spoken and len(kept) == 1 and finish is None and details is None and score is None:
+        if not score and not request.may_hit:
+            score = request.score(1, b"")  # a prompt of one token, which no result speaks of
+        if request.spoken and len(kept) == 1 and finish is None and not score:
             self._ids.append(request.id)
             self._tokens.append(kept[0])
+            self._logprobs.append(lines)
             self._commit(request)
             return
         request.spoken = True
@@ -125,7 +122,7 @@ class Update:
             kept,
             finish,
             stop_token,
-            details,
+            scores.cut(lines, 0, len(kept)),
             score,
             request.cached_tokens,
             queued_s=request.queued_s,
@@ -151,13 +148,13 @@ class Update:
         request.attention = request.next_attention(kv.block_size)
 
 
-def _prompt_scores(draft: Draft, plan: StepPlan, result: StepResult) -> dict[Request, Scores]:
-    """Prompt log-probabilities that each live request has not handed out yet."""
-    scores = {}
-    for index, entries in result.prompt_logprobs.items():
+def _prompt_scores(draft: Draft, plan: StepPlan, result: StepResult) -> dict[Request, bytes]:
+    """Lines of prompt positions that each live request has not handed out yet."""
+    told = {}
+    for index, lines in result.prompt_logprobs.items():
         request = draft.requests[index]
         if request.state is not State.DONE:
-            fresh = request.score(plan.starts[index] + 1, entries)
+            fresh = request.score(plan.starts[index] + 1, lines)
             if fresh:
-                scores[request] = fresh
-    return scores
+                told[request] = fresh
+    return told

@@ -25,7 +25,7 @@ from octavo.text.collect import Collector, TextDelta
 ENDING = "The server ends before this request is done"
 """Why tasks that answer are cancelled at the end of a drain."""
 
-AT_ONCE = 32  # pieces: to write one with twenty log-probabilities takes 0.1 ms and more
+AT_ONCE = 32  # pieces: to write one with twenty log-probabilities takes some 15 microseconds
 
 
 class OutputStream(Protocol):

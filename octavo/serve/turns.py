@@ -5,7 +5,8 @@ Other dialects are written from these steps, so they need to know nothing of mod
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from octavo.text.collect import Collector
 
@@ -22,7 +23,7 @@ class Said:
     """Text goes on."""
 
     text: str
-    logprobs: list[dict[str, Any]]
+    logprobs: list[msgspec.Raw]  # objects of chat's
 
 
 @dataclass(frozen=True, slots=True)

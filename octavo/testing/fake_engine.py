@@ -10,7 +10,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from octavo.base.errors import EngineDead, EngineError, Overloaded, asleep
-from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenLogprobs, TokenOutput
+from octavo.base.scores import TokenLogprobs, write
+from octavo.base.wire import EngineRequest, EngineStats, Ready, Sampling, TokenOutput
 from octavo.engine.life import Survival
 from octavo.engine.stream import Mailbox, Stream
 from octavo.sched.finish import refused
@@ -121,8 +122,8 @@ class FakeEngine:
             async for output in self.outputs(request):
                 if mailbox.finished:
                     return
-                if spoken and output.finish is None and output.logprobs is None:
-                    mailbox.put_tokens(request.id, output.tokens)
+                if spoken and output.finish is None:
+                    mailbox.put_tokens(request.id, output.tokens, output.logprobs)
                 else:
                     mailbox.put(output)
                 spoken = True
@@ -163,7 +164,7 @@ class FakeEngine:
     async def outputs(self, request: EngineRequest) -> AsyncIterator[TokenOutput]:
         """What the steps of one request yield."""
         rules, line, made = request.sampling, list(request.tokens), 0
-        prompt_logprobs = self._prompt_logprobs(request) if rules.prompt_logprobs >= 0 else None
+        prompt_logprobs = self._prompt_logprobs(request) if rules.prompt_logprobs >= 0 else b""
         cached = min(self.cached_tokens, len(request.tokens) - 1)
         while True:
             await asyncio.sleep(self.delay_s)
@@ -196,7 +197,7 @@ class FakeEngine:
                     finish = "length"
             self._generated += len(tokens)
             self.on_step(self.stats)
-            logprobs = [self._logprob(token, rules) for token in tokens] if rules.logprobs >= 0 else None
+            logprobs = write([self._logprob(token, rules) for token in tokens]) if rules.logprobs >= 0 else b""
             yield TokenOutput(
                 request.id,
                 tokens,
@@ -206,13 +207,13 @@ class FakeEngine:
                 prompt_logprobs=prompt_logprobs,
                 cached_tokens=cached,
             )
-            prompt_logprobs = None
+            prompt_logprobs = b""
             if finish:
                 return
 
-    def _prompt_logprobs(self, request: EngineRequest) -> list[TokenLogprobs | None]:
+    def _prompt_logprobs(self, request: EngineRequest) -> bytes:
         count = request.sampling.prompt_logprobs
-        return [None, *(self._position(token, self._near(token, count)) for token in request.tokens[1:])]
+        return write([None, *(self._position(token, self._near(token, count)) for token in request.tokens[1:])])
 
     def _logprob(self, token: int, rules: Sampling) -> TokenLogprobs:
         return self._position(token, list(rules.logprob_token_ids) or self._near(token, rules.logprobs))

@@ -18,8 +18,9 @@ from octavo.base.clock import Clock, SystemClock
 from octavo.base.config import Resolved
 from octavo.base.errors import EngineError
 from octavo.base.plan import PAD_BLOCK, AddedRow, NewBlocks, StepPlan, StepResult
+from octavo.base.scores import TokenLogprobs, write
 from octavo.base.specs import KVLayout
-from octavo.base.wire import Sampling, TokenLogprobs
+from octavo.base.wire import Sampling
 
 NextToken = Callable[[Sequence[int], int, Sampling], int]
 """(all known tokens, how many of them are prompt, sampling) -> next token"""
@@ -368,9 +369,10 @@ class FakeExecutor:
     def _result(self, plan: StepPlan, riders: dict[str, Any]) -> StepResult:
         masks = masks_of(riders)
         tokens: list[int] = []
-        logprobs: dict[int, list[TokenLogprobs]] = {}
+        logprobs: list[bytes] = []
         for i, index in enumerate(plan.sample):
             state = self.rows[plan.rows[index]]
+            logprobs.append(b"")
             if state.id in self.bad_logits:
                 self._break(state)
                 tokens.append(-1)
@@ -379,18 +381,20 @@ class FakeExecutor:
             token = nearest_allowed(token, masks.get(i))
             tokens.append(token)
             if state.sampling.logprobs >= 0:
-                logprobs[i] = [fake_logprobs(state.tokens, token, state.sampling.logprobs, self.vocab_size)]
+                line = fake_logprobs(state.tokens, token, state.sampling.logprobs, self.vocab_size)
+                logprobs[i] = write([line])
             state.tokens.append(token)
-        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        prompt_logprobs: dict[int, bytes] = {}
         for i, (row, count, start) in enumerate(zip(plan.rows, plan.num_tokens, plan.starts)):
             state = self.rows[row]
             last = min(start + count + 1, state.num_prompt)
             if state.sampling.prompt_logprobs >= 0 and start + 1 < last:
                 k = state.sampling.prompt_logprobs
-                prompt_logprobs[i] = [
-                    fake_logprobs(state.tokens[:p], state.tokens[p], k, self.vocab_size) for p in range(start + 1, last)
-                ]
-        return StepResult(plan.step, tokens, logprobs, prompt_logprobs)
+                places = range(start + 1, last)
+                prompt_logprobs[i] = write(
+                    [fake_logprobs(state.tokens[:p], state.tokens[p], k, self.vocab_size) for p in places]
+                )
+        return StepResult(plan.step, tokens, logprobs if any(logprobs) else [], prompt_logprobs)
 
     def _break(self, state: _Row) -> None:
         """The row's token line goes on with a token that stands for nothing."""
@@ -425,7 +429,7 @@ def fake_logprobs(before: Sequence[int], token: int, k: int, vocab_size: int) ->
     """Log-probabilities that depend on the tokens before and nothing else; the chosen token is the likeliest."""
     seed = zlib.crc32(b"".join(t.to_bytes(4, "little") for t in before))
     k = min(k, vocab_size)
-    logprob = -(1 + seed % 1000) / 1000
+    logprob = -(1 + seed % 1000) / 1024  # a float of 32 bits can hold it
     return TokenLogprobs(
         token=token,
         logprob=logprob,

@@ -11,8 +11,9 @@ from random import Random
 from octavo.base.clock import FakeClock
 from octavo.base.errors import EngineError, UserError
 from octavo.base.plan import PAD_BLOCK, StepPlan
+from octavo.base.scores import TokenLogprobs, read
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
-from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs, TokenOutput
+from octavo.base.wire import EngineRequest, Sampling, TokenOutput
 from octavo.sched.limits import Limits
 from octavo.sched.request import State
 from octavo.sched.scheduler import Scheduler
@@ -44,7 +45,7 @@ class _Seen:
     """What came back for one request."""
 
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     finish: str | None = None
 
@@ -193,8 +194,8 @@ class Simulation:
             seen = self.seen[output.id]
             assert seen.finish is None, f"{output.id} goes on after its end"
             seen.tokens += output.tokens
-            seen.logprobs += output.logprobs or []
-            seen.prompt_logprobs += output.prompt_logprobs or []
+            seen.logprobs += read(output.logprobs)
+            seen.prompt_logprobs += read(output.prompt_logprobs)
             seen.finish = output.finish
             if output.finish is not None:
                 self.finishes[output.finish] += 1

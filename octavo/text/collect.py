@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from octavo.base import scores
 from octavo.base.params import SamplingParams
-from octavo.base.wire import TokenLogprobs, TokenOutput
+from octavo.base.wire import TokenOutput
 from octavo.text.detokenize import characters
 from octavo.text.graphemes import EmojiGuard
-from octavo.text.logprobs import PositionLogprobs, Positions, describe
+from octavo.text.logprobs import PositionLogprobs, Positions, described
 from octavo.text.parse.base import Event
 from octavo.text.parse.message import Speaker
 from octavo.text.stops import StopFinder
@@ -74,7 +75,7 @@ class Collector:
         self._stop_ids = frozenset(params.stop_token_ids or ())
         self._include_stop = params.include_stop_str_in_output
         self._texts: list[str] = []
-        self._prompt_run: list[TokenLogprobs | None] = []
+        self._prompt_run = b""
         self._prompt_done = False
         self._characters = (
             characters(tokenizer, prompt_tokens, skip_special=params.skip_special_tokens, shown=shown)
@@ -84,7 +85,8 @@ class Collector:
         self._stops = StopFinder(params.stops, include=self._include_stop) if params.stops else None
         self._guard = EmojiGuard()
         # Nothing but text to make of a token: the road of most outputs.
-        self._plain = self._stops is None and self._characters is not None and params.logprobs is None
+        self._plain = self._stops is None and self._characters is not None
+        self._scored = params.logprobs is not None
 
     @property
     def text(self) -> str:
@@ -121,10 +123,11 @@ class Collector:
             assert self._characters is not None
             text = self._guard.feed(self._characters.feed(tokens))
             self.tokens += tokens
+            logprobs = self._logprobs(output, len(tokens))
             if self.speaker is not None:
-                return self._spoken(text, TextDelta(tokens=tokens))
+                return self._spoken(text, TextDelta(tokens=tokens, logprobs=logprobs))
             self._texts.append(text)
-            return TextDelta(text, tokens)
+            return TextDelta(text, tokens, logprobs)
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         if output.prompt_logprobs:
             self._prompt_run += output.prompt_logprobs
@@ -224,16 +227,15 @@ class Collector:
             return "", None
         self._prompt_done = True
         if self._params.prompt_logprobs is not None:
-            run = self._prompt_run
+            run = described(self._tokenizer, self._prompt_run)
             first = [None] if len(run) == len(self.prompt_tokens) - 1 else []  # nothing stands before it
-            named = (*first, *run)
-            self.prompt_logprobs = [None if each is None else describe(self._tokenizer, each) for each in named]
-            self._prompt_run = []
+            self.prompt_logprobs = [*first, *run]
+            self._prompt_run = b""
         return self.prompt_text if self._echo else "", self.prompt_logprobs
 
     def _logprobs(self, output: TokenOutput, kept: int) -> Positions | None:
-        if self._params.logprobs is None:
+        if not self._scored:
             return None
-        found = Positions(self._tokenizer, (output.logprobs or [])[:kept])
-        self.logprobs.add(found)
-        return found
+        lines = output.logprobs if kept == len(output.tokens) else scores.cut(output.logprobs, 0, kept)
+        self.logprobs.add(lines)
+        return Positions(self._tokenizer, lines)

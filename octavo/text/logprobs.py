@@ -1,12 +1,12 @@
 """Log-probabilities with their tokens' text, in the shape that OpenAI's chat form has."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import overload
 
 from msgspec import Struct
-from msgspec.msgpack import Decoder, Encoder
 
-from octavo.base.wire import TokenLogprobs
+from octavo.base import scores
 from octavo.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # stands for minus infinity, which JSON cannot hold
@@ -29,45 +29,59 @@ class PositionLogprobs(Struct, frozen=True):
     top: list[Logprob]
 
 
-_PACK = Encoder().encode
-_UNPACK = Decoder(TokenLogprobs).decode
-
-
 class Positions(Sequence[PositionLogprobs]):
-    """Positions that get their text when they are looked at. Until then each is one string of bytes: a long answer
-    with the likeliest of each place would be millions of small objects, among which the garbage collector would look
-    again and again while the answer grows."""
+    """Positions that get their text when they are looked at. Until then they are one string of bytes (base/scores): a
+    long answer with the likeliest of each place would be millions of small objects, among which the garbage collector
+    would look again and again while the answer grows."""
 
-    __slots__ = ("_packed", "_tokenizer")
+    __slots__ = ("_lines", "tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, given: Sequence[TokenLogprobs] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._packed = [_PACK(each) for each in given]
+    def __init__(self, tokenizer: Tokenizer, lines: bytes = b"") -> None:
+        self.tokenizer = tokenizer
+        self._lines: bytes | bytearray = lines
 
-    def add(self, more: "Positions") -> None:
+    def add(self, lines: bytes) -> None:
         """More of them, behind."""
-        self._packed += more._packed
+        if not isinstance(self._lines, bytearray):
+            self._lines = bytearray(self._lines)
+        self._lines += lines
+
+    def columns(self) -> list[tuple[int, list[int], list[float]]]:
+        """For each position the chosen token's rank, and ids and values of the chosen one and the likeliest."""
+        found = scores.columns(self._lines)
+        if any(min(values) < LOWEST for _, _, values in found):
+            found = [(rank, ids, [max(value, LOWEST) for value in values]) for rank, ids, values in found]
+        return found
+
+    def chosen(self) -> list[float]:
+        """Log-probabilities of the chosen tokens."""
+        return [max(value, LOWEST) for value in scores.chosen(self._lines)]
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return scores.count(self._lines)
 
     @overload
     def __getitem__(self, index: int) -> PositionLogprobs: ...
     @overload
-    def __getitem__(self, index: slice) -> "Positions": ...
-    def __getitem__(self, index: int | slice) -> "PositionLogprobs | Positions":
-        if isinstance(index, slice):
-            some = Positions(self._tokenizer)
-            some._packed = self._packed[index]
-            return some
-        return describe(self._tokenizer, _UNPACK(self._packed[index]))
+    def __getitem__(self, index: slice) -> "list[PositionLogprobs]": ...
+    def __getitem__(self, index: int | slice) -> "PositionLogprobs | list[PositionLogprobs]":
+        place = range(len(self))[index]
+        if isinstance(place, range):
+            return [self[each] for each in place]
+        size = scores.line_bytes(self._lines)
+        (found,) = described(self.tokenizer, bytes(self._lines[place * size : (place + 1) * size]))
+        assert found is not None
+        return found
 
 
-def describe(tokenizer: Tokenizer, position: TokenLogprobs) -> PositionLogprobs:
-    """One position with text added."""
-    chosen = _logprob(tokenizer, position.token, position.logprob, position.rank)
-    pairs = zip(position.ids, position.logprobs)
-    top = [_logprob(tokenizer, token, value, rank) for rank, (token, value) in enumerate(pairs, 1)]
+def described(tokenizer: Tokenizer, lines: bytes) -> list[PositionLogprobs | None]:
+    """Positions with text added; None where nothing is known."""
+    return [_position(tokenizer, rank, ids, values) if rank else None for rank, ids, values in scores.columns(lines)]
+
+
+def _position(tokenizer: Tokenizer, rank: int, ids: list[int], values: list[float]) -> PositionLogprobs:
+    ranks = (rank, *range(1, len(ids)))
+    chosen, *top = map(_logprob, repeat(tokenizer), ids, values, ranks)
     return PositionLogprobs(chosen, top)
 
 

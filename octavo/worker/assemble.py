@@ -13,7 +13,8 @@ from octavo.kernels.ops import Ops
 from octavo.nn.quant.base import Empty, QuantMethod
 from octavo.platform.base import Platform
 from octavo.worker.batch import BatchBuilder
-from octavo.worker.captured import DRAWN_ROWS, CapturedLauncher
+from octavo.worker.captured import CapturedLauncher
+from octavo.worker.drawing import DRAWN_ROWS
 from octavo.worker.host_batch import HostBatchBuilder
 from octavo.worker.launch import EagerLauncher, Ground, Launcher
 from octavo.worker.model import Model

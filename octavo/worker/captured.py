@@ -6,7 +6,7 @@ often enough; until then, and for steps that fit no room, the ordinary launcher 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,17 +19,15 @@ from octavo.kernels.context import AttentionMeta, ForwardContext
 from octavo.kernels.ops import Ops
 from octavo.platform.base import Captured, Cut, Platform
 from octavo.worker.batch import Batch
-from octavo.worker.columns import NUM_PROMPT, Columns
-from octavo.worker.launch import Draws, EagerLauncher, Ground, Launched
+from octavo.worker.columns import NUM_PROMPT
+from octavo.worker.drawing import Drawing, DrawingBoard, first_of
+from octavo.worker.launch import EagerLauncher, Ground, Launched
 from octavo.worker.lineup import NOBODY, Lineup
 from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
-from octavo.worker.sample.filters import over_temperature
-from octavo.worker.sample.penalties import said_of
-from octavo.worker.sample.step import TOKEN_STREAM, RiderRule
+from octavo.worker.sample.step import RiderRule
 from octavo.worker.staging import Stager
 
-DRAWN_ROWS = 128  # rows of the largest room that draws; logits and counts for so many are shared by all such rooms
 PATIENCE = 12  # steps that ask for a room before it is captured under load
 GRUDGE = 1000  # more of them before that is tried again where it failed: each try gives all caches back
 
@@ -44,9 +42,7 @@ class _Step:
     groups: list[AttentionMeta]
     body: Captured[Tensor]  # hidden states of what is sampled [R, E]
     tail: Captured[Tensor]  # tokens [R]
-    score: Captured[Tensor] | None = None  # logits [R, V] fp32, where the room is small enough
-    rules: dict[str, Captured[None]] = field(default_factory=dict)  # changes to those, by their riders' names
-    draw: Captured[Tensor] | None = None  # tokens [R] from those
+    drawing: Drawing | None = None  # where the room is small enough
     chosen: list[Tensor] = field(default_factory=list)  # what the body gave last
     sampled: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # 3 of [count]
 
@@ -77,10 +73,8 @@ class CapturedLauncher:
         self._platform = platform
         self._stager = stager
         self._ahead = ahead
-        self._ops = ops
         self._table = table
         self._model = ground.model
-        self._rules = rules
         self._kv = ground.kv
         self._layer_group = ground.layout.layer_groups
         self._windows = [group.spec.window for group in ground.layout.groups]
@@ -101,9 +95,7 @@ class CapturedLauncher:
         slots = torch.zeros(table.num_groups, tokens, dtype=torch.int64, device=device)
         blocks = torch.zeros(table.num_groups, rows, table.max_blocks, dtype=torch.int32, device=device)
         sampled = torch.zeros(3, rows, dtype=torch.int64, device=device)
-        drawn = min(rows, DRAWN_ROWS), table.vocab_size
-        self._logits = torch.empty(drawn, dtype=torch.float32, device=device)
-        self._counts = torch.zeros(drawn, dtype=torch.int32, device=device)
+        self._board = DrawingBoard(platform, ops, ground, rows, rules)
         self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks, sampled)
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
@@ -119,13 +111,11 @@ class CapturedLauncher:
         if missing:
             self._steps[missing[0]] = self._capture(missing[0])
             return True
-        undrawn = [step for step in self._steps.values() if step.draw is None and self._may_draw(step)]
+        small = [step for step in self._steps.values() if self._board.has_room_for(step.numbers.room.rows)]
+        undrawn = [step for step in small if step.drawing is None]
         if undrawn:
             self._capture_draw(undrawn[0])
         return len(undrawn) > 1
-
-    def _may_draw(self, step: _Step) -> bool:
-        return step.numbers.room.rows <= len(self._logits)
 
     def _step_for(self, plan: StepPlan) -> _Step | None:
         if not self._lineup.is_of(plan):
@@ -171,8 +161,9 @@ class CapturedLauncher:
             host_sample_rows=lineup.sampled_rows,
             host_sample_positions=positions,
         )
-        chosen = _first(chosen, sampled)
-        return Launched(plan, batch, None, chosen, lambda: _first(step.tail.replay(), sampled), _draws(step, sampled))
+        chosen = first_of(chosen, sampled)
+        draws = None if step.drawing is None else step.drawing.of(sampled)
+        return Launched(plan, batch, None, chosen, lambda: first_of(step.tail.replay(), sampled), draws)
 
     def _take_in(self, plan: StepPlan, numbers: Numbers) -> None:
         """Have the table's differences: of most steps a block for some rows, which goes with the step's own numbers."""
@@ -235,27 +226,11 @@ class CapturedLauncher:
         return step
 
     def _capture_draw(self, step: _Step) -> None:
-        """Score and draw, of the states that the body gave last. They are tried out on the scratch row."""
+        """The draw from the states that the body gave last. It is tried out on the scratch row."""
         self._empty(step)
         step.body.replay()
         _, rows, positions = step.input.sampled.unbind()
-        logits, counts = self._logits[: rows.shape[0]], self._counts[: rows.shape[0]]
-
-        def score(_: Cut) -> Tensor:
-            return logits.copy_(self._model.logits(step.chosen[0]))
-
-        def draw(_: Cut) -> Tensor:
-            columns = Columns(self._table.columns.index_select(0, rows))
-            self._ops.penalize(logits, counts, said_of(columns, self._table.tokens, rows, positions))
-            over_temperature(logits, columns)
-            self._ops.narrow(logits, columns.top_k, columns.top_p, columns.min_p)
-            tokens = self._ops.draw(logits, columns.seed, positions, columns.temperature, TOKEN_STREAM)
-            self._table.write(rows, positions, tokens)
-            return tokens
-
-        step.score = self._platform.capture(score)
-        step.rules = {name: self._platform.capture(_worked(rule, logits)) for name, rule in self._rules.items()}
-        step.draw = self._platform.capture(draw)
+        step.drawing = self._board.capture(lambda: step.chosen[0], rows, positions)
 
     def _empty(self, step: _Step) -> None:
         step.numbers.lay_out(NOBODY, NOBODY.counts, NOBODY.counts)
@@ -266,22 +241,6 @@ def _cuts(layers: int) -> frozenset[int]:
     """Layers before which a prompt's step is cut, each piece twice the one before: to start a whole graph takes the
     host as long as a short prompt takes the device, which is at work after the first small piece."""
     return frozenset(2**power - 2 for power in range(2, layers.bit_length() + 1) if 2**power - 2 < layers)
-
-
-def _first(tensor: Tensor, count: int) -> Tensor:
-    return tensor if tensor.shape[0] == count else tensor[:count]
-
-
-def _worked(rule: RiderRule, logits: Tensor) -> Callable[[Cut], None]:
-    return lambda _: rule.work(logits)
-
-
-def _draws(step: _Step, count: int) -> Draws | None:
-    score, draw = step.score, step.draw
-    if score is None or draw is None:
-        return None
-    rules = {name: rule.replay for name, rule in step.rules.items()}
-    return Draws(lambda: _first(score.replay(), count), rules, lambda: _first(draw.replay(), count))
 
 
 class _NotYet:

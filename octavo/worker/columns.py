@@ -27,12 +27,13 @@ _FLOATS = (
 _FIRST_FLOAT = 2
 _TOP_K = 9
 NUM_PROMPT = 10
+_TOLD = 11
 
 
 _NEUTRAL = (0.0, 1.0, 0.0, 1.0)  # the first four floats of a greedy row
 _numbers_of = attrgetter(*_FLOATS)
 _SEED = struct.Struct("=Q")
-_LAST = struct.Struct("=2i4x")  # top_k, num_prompt
+_LAST = struct.Struct("=3i")  # top_k, num_prompt, told
 
 
 def pack(sampling: Sampling, num_prompt: int) -> Ints:
@@ -41,8 +42,8 @@ def pack(sampling: Sampling, num_prompt: int) -> Ints:
     top_k = min(max(sampling.top_k, 0), (1 << 31) - 1)
     if is_greedy(sampling):
         floats, top_k = _NEUTRAL + floats[4:], 0
-    seed = _SEED.pack(sampling.seed & (1 << 64) - 1)
-    return np.frombuffer(seed + array("f", floats).tobytes() + _LAST.pack(top_k, num_prompt), dtype=np.int32)
+    seed, last = _SEED.pack(sampling.seed & (1 << 64) - 1), _LAST.pack(top_k, num_prompt, sampling.logprobs)
+    return np.frombuffer(seed + array("f", floats).tobytes() + last, dtype=np.int32)
 
 
 def is_greedy(sampling: Sampling) -> bool:
@@ -56,18 +57,19 @@ def penalizes(sampling: Sampling) -> bool:
 
 def is_plain(sampling: Sampling) -> bool:
     """Greedy, and nothing else is asked: the likeliest token is the answer."""
-    return is_greedy(sampling) and not penalizes(sampling) and not _lists(sampling)
+    return is_greedy(sampling) and not penalizes(sampling) and not _lists(sampling) and sampling.logprobs < 0
 
 
 def is_bare(sampling: Sampling) -> bool:
-    """Plain but for its temperature, top_k, top_p, min_p and penalties."""
-    return (is_greedy(sampling) or sampling.typical_p == 1.0) and not _lists(sampling)
+    """Plain but for its temperature, top_k, top_p, min_p, penalties and the log-probabilities of the likeliest."""
+    named = sampling.logprobs >= 0 and sampling.logprob_token_ids
+    return (is_greedy(sampling) or sampling.typical_p == 1.0) and not _lists(sampling) and not named
 
 
 def _lists(sampling: Sampling) -> bool:
-    """Whether it names tokens, or wants some told."""
+    """Whether it rules over some tokens by name."""
     named = sampling.logit_bias or sampling.bad_words or sampling.allowed_token_ids or sampling.min_tokens
-    return bool(named) or sampling.logprobs >= 0
+    return bool(named)
 
 
 class Columns:
@@ -98,6 +100,11 @@ class Columns:
     def num_prompt(self) -> Tensor:
         """int32."""
         return self._lines[:, NUM_PROMPT]
+
+    @property
+    def told(self) -> Tensor:
+        """int32; how many likeliest tokens are told of beside the chosen one, -1: nothing."""
+        return self._lines[:, _TOLD]
 
     def select(self, index: Tensor | None) -> "Columns":
         """The lines at `index`; None: all."""

@@ -1,53 +1,61 @@
-"""Landing: where the tokens of steps in flight come to on the host.
+"""Landing: where what steps in flight give comes to on the host.
 
-Pinned memory is slow to ask for and to give back, so a place is used again once its tokens have been read.
+Pinned memory is slow to ask for and to give back, so a place is used again once its numbers have been read.
 """
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from octavo.platform.base import Platform
-from octavo.worker.staging import Longs
 
-_INTS = 2  # int32 places of a token
+_BYTES = 4  # of the numbers that staging memory is counted in
 
 
 class Landing:
-    """Places of `max_rows` tokens, as many as there are steps in flight."""
+    """Places for tensors of one type, as many as there are steps in flight."""
 
-    def __init__(self, platform: Platform, max_rows: int) -> None:
+    def __init__(self, platform: Platform, dtype: torch.dtype, length: int) -> None:
+        """`length`: numbers that a place has from the first; one that is too small gives way to one twice as large."""
         self._platform = platform
-        self._max_rows = max_rows
+        self._length = length
+        self._dtype = dtype
         self._free: list[Landed] = []
 
-    def take(self, tokens: Tensor) -> "Landed":
-        """Enqueue the copy of tokens ``[S]`` int64 to the host."""
-        if self._free:
-            landed = self._free.pop()
-        else:
-            landed = Landed(self._platform.staging(_INTS * self._max_rows).view(torch.int64), self._free)
-        landed.take(tokens)
+    def take(self, tensor: Tensor) -> "Landed":
+        """Enqueue the copy of a tensor to the host."""
+        landed = self._free.pop() if self._free else None
+        if landed is None or landed.size < tensor.numel():
+            while self._length < tensor.numel():
+                self._length *= 2
+            place = self._platform.staging(self._length * self._dtype.itemsize // _BYTES)
+            landed = Landed(place.view(self._dtype), self._free)
+        landed.take(tensor)
         return landed
 
 
 class Landed:
-    """A place, and how many tokens are on their way to it."""
+    """A place, and what is on its way to it."""
 
     def __init__(self, place: Tensor, free: "list[Landed]") -> None:
+        self.size = place.numel()
         self._place = place
         self._free = free
-        self._tokens: Tensor = place
-        self._numbers: Longs = place.numpy()
+        self._tensor: Tensor = place
+        self._numbers: npt.NDArray[Any] = place.numpy()
 
-    def take(self, tokens: Tensor) -> None:
+    def take(self, tensor: Tensor) -> None:
         """Enqueue the copy."""
-        if tokens.shape != self._tokens.shape:
-            self._tokens = self._place[: tokens.shape[0]]
-            self._numbers = self._tokens.numpy()
-        self._tokens.copy_(tokens, non_blocking=True)
+        if tensor.shape != self._tensor.shape:
+            self._tensor = self._place[: tensor.numel()].view(tensor.shape)
+            self._numbers = self._tensor.numpy()
+        self._tensor.copy_(tensor, non_blocking=True)
 
-    def read(self) -> list[int]:
-        """The tokens, once, after the copy; the place is free then."""
-        tokens: list[int] = self._numbers.tolist()
+    def read(self) -> npt.NDArray[Any]:
+        """The numbers, once, after the copy; the place is free then."""
+        numbers = np.copy(self._numbers)
         self._free.append(self)
-        return tokens
+        return numbers

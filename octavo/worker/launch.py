@@ -28,11 +28,13 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The same for rows that have a temperature, in two parts: what the logits are to forbid may come later."""
+    """The same for rows that have a temperature, in parts: what the logits are to forbid may come later."""
 
     score: Callable[[], Tensor]  # logits [S, V] fp32, which may be written over, but not kept
+    keep: Callable[[], object]  # a copy of them as they stand then, for `describe`
     rules: Mapping[str, Callable[[], object]]  # changes to the logits, each by its rider's name
     draw: Callable[[], Tensor]  # tokens [S] int64 from them as they stand then; writes them into the table
+    describe: Callable[[], Tensor]  # sample.logprobs.describe of those tokens and the most likeliest, by the copy
 
 
 @dataclass(frozen=True, slots=True)

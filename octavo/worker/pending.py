@@ -8,11 +8,11 @@ from torch import Tensor
 
 from octavo.base.errors import EngineError
 from octavo.base.plan import StepResult
-from octavo.base.wire import TokenLogprobs
 from octavo.platform.base import Event
 from octavo.worker.landing import Landed
 from octavo.worker.prompt_logprobs import PromptSpans, split
-from octavo.worker.sample.logprobs import unpack
+from octavo.worker.sample.logprobs import lines_of
+from octavo.worker.staging import Ints
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Outputs:
 
     tokens: Landed | None  # [S]
     spoiled: npt.NDArray[np.bool_] | None  # [S], rows whose input was not sound: their token is -1 whatever was drawn
-    logprobs: Tensor | None
+    logprobs: Landed | None  # of all sampled rows, or of those in `wanted`
     wanted: list[int]
     tops: list[int]
     prompt: Tensor | None
@@ -57,15 +57,21 @@ class StepPending:
 
     def _read(self) -> StepResult:
         out = self._outputs
-        tokens = [] if out.tokens is None else out.tokens.read()
+        tokens = [] if out.tokens is None else out.tokens.read().tolist()
         if out.spoiled is not None:
             tokens = np.where(out.spoiled, -1, tokens).tolist()
-        logprobs: dict[int, list[TokenLogprobs]] = {}
-        if out.logprobs is not None:
-            lines = unpack(out.logprobs.numpy(), out.tops)
-            logprobs = {index: [line] for index, line in zip(out.wanted, lines) if tokens[index] != -1}
+        logprobs = [] if out.logprobs is None else self._lines(out.logprobs.read(), tokens)
         prompt = {} if out.prompt is None or out.spans is None else split(out.prompt.numpy(), out.spans)
         return StepResult(step=self._step, tokens=tokens, logprobs=logprobs, prompt_logprobs=prompt)
+
+    def _lines(self, described: Ints, tokens: list[int]) -> list[bytes]:
+        """A line of log-probabilities for each token, empty for who wants none or has no token."""
+        out = self._outputs
+        lines = lines_of(described if len(described) == len(out.wanted) else described[out.wanted], out.tops)
+        if len(lines) == len(tokens) and -1 not in tokens:
+            return lines
+        told = dict(zip(out.wanted, lines))
+        return [b"" if token == -1 else told.get(index, b"") for index, token in enumerate(tokens)]
 
 
 class FailedPending:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from octavo.base.plan import StepPlan
-from octavo.base.wire import TokenLogprobs
 from octavo.kernels.ops import Describe
 from octavo.worker.batch import Batch
 from octavo.worker.model import Model
-from octavo.worker.sample.logprobs import unpack
+from octavo.worker.sample.logprobs import run_of
 from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
 
@@ -100,10 +99,10 @@ class PromptLogprobs:
         return torch.cat(parts)
 
 
-def split(lines: Ints, spans: PromptSpans) -> dict[int, list[TokenLogprobs]]:
+def split(lines: Ints, spans: PromptSpans) -> dict[int, bytes]:
     """The host form for StepResult: index into plan.rows -> positions in order."""
     result, at = {}, 0
     for entry, count, top in zip(spans.entries, spans.counts, spans.tops):
-        result[entry] = unpack(lines[at : at + count], [top] * count)
+        result[entry] = run_of(lines[at : at + count], top)
         at += count
     return result

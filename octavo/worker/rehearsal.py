@@ -27,6 +27,7 @@ from octavo.models.decoder import build
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import ahead_ops, allocate_kv, batch_builder, kv_views
 from octavo.worker.captured import CapturedLauncher
+from octavo.worker.columns import WIDTH, Columns
 from octavo.worker.launch import EagerLauncher, Ground, Launcher
 from octavo.worker.scratch import PROBE_BLOCKS, largest_plan, next_plan, small_plan, smallest_plan, warm_tokens
 from octavo.worker.staging import Stager
@@ -139,6 +140,8 @@ def _sampling(ops: Ops, vocab_size: int) -> None:
     ops.greedy(logits)
     ops.draw(logits, number.long(), number.long(), number, 0)
     ops.describe(logits, number.long(), 1)
+    told = Columns(torch.empty((1, WIDTH), dtype=torch.int32, device="meta")).told
+    ops.describe(logits, number.long(), 1, None, told)
     ops.narrow(logits, number.int(), number, number)
     ops.penalize(logits, logits.int(), Said(logits.int(), number.long(), number.long(), number.int(), *[number] * 3))
 

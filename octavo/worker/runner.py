@@ -19,7 +19,8 @@ from octavo.worker.launch import Launched, Launcher
 from octavo.worker.model import Model
 from octavo.worker.pending import FailedPending, Outputs, StepPending, failure
 from octavo.worker.prompt_logprobs import PromptLogprobs
-from octavo.worker.sample.sampler import Drawn, Prepared, Sampler
+from octavo.worker.sample.logprobs import TOLD_INTS
+from octavo.worker.sample.sampler import NOBODY, Drawn, Prepared, Sampler, Wanted
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -31,6 +32,7 @@ class _Begun:
     launched: Launched
     prepared: Prepared | None = None  # None: nothing is asked of the draw but temperatures
     logits: Tensor | None = None  # [S, V] fp32
+    wanted: Wanted = NOBODY
 
 
 class Runner:
@@ -52,7 +54,8 @@ class Runner:
     ) -> None:
         self._platform = platform
         self._stager = stager
-        self._landing = Landing(platform, table.max_rows)
+        self._tokens = Landing(platform, torch.int64, table.max_rows)
+        self._told = Landing(platform, torch.int32, table.max_rows * TOLD_INTS)
         self._table = table
         self._launcher = launcher
         self._model = model
@@ -95,9 +98,14 @@ class Runner:
         return _Begun(launched) if self._sampler.plain(rows) else self._with_logits(launched)
 
     def _with_logits(self, launched: Launched) -> "_Begun":
-        if launched.draws is not None and self._sampler.bare(launched.batch.host_sample_rows):
-            return _Begun(launched, None, launched.draws.score())
-        return _Begun(launched, self._sampler.prepare(launched.batch), self._model.logits(launched.chosen))
+        draws, rows = launched.draws, launched.batch.host_sample_rows
+        if draws is None or not self._sampler.bare(rows):
+            prepared = self._sampler.prepare(launched.batch)
+            return _Begun(launched, prepared, self._model.logits(launched.chosen), prepared.wanted)
+        begun = _Begun(launched, None, draws.score(), self._sampler.wanted(rows))
+        if begun.wanted.places:
+            draws.keep()
+        return begun
 
     @torch.inference_mode()
     def _sample(self, begun: "_Begun", riders: dict[str, Any]) -> StepPending:
@@ -113,14 +121,13 @@ class Runner:
         prompt = None
         if spans is not None and launched.hidden is not None:
             prompt = self._prompt_logprobs.compute(launched.hidden, self._model, spans)
-        prepared = begun.prepared
         outputs = Outputs(
-            tokens=self._landing.take(drawn.tokens) if drawn else None,
+            tokens=self._tokens.take(drawn.tokens) if drawn else None,
             spoiled=self._table.spoiled[batch.host_sample_rows] if self._table.any_spoiled else None,
-            logprobs=self._out(drawn.logprobs if drawn else None),
-            wanted=prepared.wanted.tolist() if prepared else [],
-            tops=prepared.tops if prepared else [],
-            prompt=self._out(prompt),
+            logprobs=self._told.take(drawn.logprobs) if drawn and drawn.logprobs is not None else None,
+            wanted=begun.wanted.places,
+            tops=begun.wanted.tops,
+            prompt=None if prompt is None else self._platform.download(prompt),
             spans=spans,
         )
         event = self._platform.event()
@@ -134,11 +141,8 @@ class Runner:
             draws = begun.launched.draws
             assert draws is not None
             self._sampler.replay_riders(draws.rules, riders)
-            return Drawn(draws.draw(), None)
+            return Drawn(draws.draw(), draws.describe() if begun.wanted.places else None)
         drawn = self._sampler.sample(begun.logits, begun.prepared, riders)
         batch = begun.launched.batch
         self._table.write(batch.sample_rows, batch.sample_positions, drawn.tokens)
         return drawn
-
-    def _out(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else self._platform.download(tensor)

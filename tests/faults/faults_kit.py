@@ -15,7 +15,7 @@ import engine_fakes as fakes  # noqa: E402
 import msgspec  # noqa: E402
 
 from octavo.base.config import RecoveryConfig  # noqa: E402
-from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs, TokenOutput, Vocabulary  # noqa: E402
+from octavo.base.wire import EngineRequest, Sampling, TokenOutput, Vocabulary  # noqa: E402
 from octavo.engine.assemble import Engine, Phases, finish  # noqa: E402
 from octavo.engine.client import EngineClient  # noqa: E402
 from octavo.engine.core import Core  # noqa: E402
@@ -83,15 +83,15 @@ class Told:
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
     error: str | None = None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    logprobs: bytes = b""
+    prompt_logprobs: bytes = b""
 
     def take(self, output: TokenOutput) -> None:
         assert self.finish is None, "it goes on after its end"
         self.tokens += output.tokens
         self.finish, self.error = output.finish, output.error
-        self.logprobs += output.logprobs or []
-        self.prompt_logprobs += output.prompt_logprobs or []
+        self.logprobs += output.logprobs
+        self.prompt_logprobs += output.prompt_logprobs
 
 
 async def read(stream: object, told: Told | None = None) -> Told:

@@ -38,6 +38,8 @@ WAYS = (
     {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": 5},
     {"temperature": 0, "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5},
     {"temperature": 1.0, "logprobs": 3, "logit_bias": {7: 5.0}, "min_tokens": 2},
+    {"temperature": 0, "logprobs": 5},
+    {"temperature": 0.7, "top_k": 20, "logprobs": 20},
 )
 
 

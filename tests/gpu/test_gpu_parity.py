@@ -8,6 +8,7 @@ import copy
 import pytest
 import torch
 
+from octavo.base.scores import read
 from octavo.base.specs import KVLayout, group_layers
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.assemble import assemble
@@ -165,3 +166,47 @@ def test_the_engine_crowded_equals_the_engine_alone(name, tmp_path):
     assert stats.kv_usage == 0
     theirs, _ = reference_generate(model, wanted[3].tokens, len(truth["r3"]))
     assert truth["r3"] == theirs
+
+
+TELLING = (
+    {"temperature": 0.0, "logprobs": 5},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "logprobs": 20},
+    {"temperature": 0.0, "presence_penalty": 1.5, "repetition_penalty": 1.2, "logprobs": 0},
+    {"temperature": 1.0},
+)
+
+
+def told(core, wanted: list[EngineRequest]):
+    """What is told of the log-probabilities of each request's tokens."""
+    lines = {one.id: b"" for one in wanted}
+    for one in wanted:
+        core.add(one)
+    while core.has_work:
+        outputs = core.step()
+        for output in outputs.each() if outputs else []:
+            lines[output.id] += output.logprobs
+    return {id: read(each) for id, each in lines.items()}
+
+
+def test_captured_steps_tell_of_the_tokens_what_eager_ones_do(tmp_path):
+    folder = str(tiny("qwen3").save(tmp_path / "model"))
+    wanted = [
+        EngineRequest(f"r{i}", prompt_tokens(9 + i, seed=i), Sampling(seed=i, max_tokens=20, **TELLING[i % 4]))
+        for i in range(7)
+    ]
+    found = []
+    for eager in (True, False):
+        made = engine(folder, enforce_eager=eager, num_gpu_blocks_override=200, max_num_seqs=8)
+        while made.core.prepare():
+            pass
+        found.append(told(made.core, wanted))
+        made.core.shutdown()
+    for one in wanted:
+        lines, others = (each[one.id] for each in found)
+        top = one.sampling.logprobs
+        assert [len(line.ids) for line in lines] == [top] * (20 if top >= 0 else 0)
+        assert [line.token for line in lines] == [line.token for line in others]
+        for line, other in zip(lines, others):
+            assert line.rank == other.rank
+            assert line.logprob == pytest.approx(other.logprob, abs=FP32_TOLERANCE)
+            assert line.logprobs == pytest.approx(other.logprobs, abs=FP32_TOLERANCE)

@@ -6,8 +6,15 @@ from torch import Tensor
 FLOOR = -9999.0  # stands for minus infinity, which JSON cannot carry
 
 
-def describe(logits: Tensor, tokens: Tensor, top: int, asked: Tensor | None = None) -> Tensor:
+def describe(
+    logits: Tensor,
+    tokens: Tensor,
+    top: int,
+    asked: Tensor | None = None,
+    tops: Tensor | None = None,
+) -> Tensor:
     """See kernels/ops.Describe: logits ``[n, V]``, tokens ``[n]``, asked ``[n, top] -> [n, 3 + 2 top]`` int32."""
+    del tops  # all are told
     top = min(top, logits.shape[1])
     total = logits.logsumexp(-1, keepdim=True)
     own = logits.gather(1, tokens[:, None])

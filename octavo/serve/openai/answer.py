@@ -71,6 +71,7 @@ class Answer:
                 await self._stream(generation)
                 return None
             async with bounded_call(self._call), generation:
+                generation.listen(lambda: True, _pass)
                 async for _ in generation.steps():
                     pass  # the collectors keep what comes
         named = sum(len(each.logprobs) + len(each.prompt_logprobs or ()) for each in self._collectors)
@@ -141,6 +142,10 @@ class Answer:
             await events.fail(events.fault(exc))
             return
         await events.finish(chunks.usage_event() if self._options.usage_at_end else b"")
+
+
+def _pass(piece: Piece) -> None:
+    del piece
 
 
 def bounded_call(call: Call) -> AbstractAsyncContextManager[None]:

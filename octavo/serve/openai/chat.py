@@ -10,13 +10,14 @@ from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.extras import own_words
 from octavo.serve.openai.fields import SILENT
-from octavo.serve.openai.logprobs import TokenNames, chat_content, prompt_positions
+from octavo.serve.openai.logprobs import chat_content, names_of, prompt_positions
 from octavo.serve.openai.prepare import begin, chat_sequences, check_choices, check_positions, sampling
 from octavo.serve.openai.schema import ChatRequest
 from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
 from octavo.text.collect import Collector, TextDelta
-from octavo.text.logprobs import PositionLogprobs
+from octavo.text.logprobs import Positions
 from octavo.text.parse.base import Event, Reasoning, Text, ToolArguments, ToolStart
+from octavo.text.tokenizer import Tokenizer
 
 _SCHEMA = Schema(ChatRequest, SILENT)
 
@@ -40,7 +41,7 @@ async def create(call: Call) -> Reply | None:
                 call.body_bytes, chat_sequences, ticket, body, params, keep_tools=keep
             )
     check_positions(prepared, "prompt_logprobs")
-    dialect = _Chat(body)
+    dialect = _Chat(ticket.backend.text.tokenizer, body)
     answer = Answer(call, ticket.backend, dialect, prepared, ticket.head, options)
     if call.listener is None:
         return await answer.run()
@@ -99,8 +100,8 @@ class _Chat:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, body: ChatRequest) -> None:
-        self._names = TokenNames(bool(body.return_tokens_as_token_ids))
+    def __init__(self, tokenizer: Tokenizer, body: ChatRequest) -> None:
+        self._names = names_of(tokenizer, bool(body.return_tokens_as_token_ids))
         self._logprobs = bool(body.logprobs)
         self._positions = body.prompt_logprobs is not None
         self._reasoning = body.include_reasoning is not False
@@ -167,5 +168,5 @@ class _Chat:
             found.append(Ended(self.finish_reason(collector, delta.finish_reason) or "", delta.stop_reason))
         return found
 
-    def _content(self, entries: Sequence[PositionLogprobs]) -> dict[str, Any]:
+    def _content(self, entries: Positions) -> dict[str, Any]:
         return {"content": chat_content(self._names, entries), "refusal": None}

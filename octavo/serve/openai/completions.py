@@ -8,11 +8,11 @@ from octavo.serve.calls import Call, Reply
 from octavo.serve.decode import Schema
 from octavo.serve.openai.answer import Answer, bounded_call, options_of
 from octavo.serve.openai.fields import SILENT
-from octavo.serve.openai.logprobs import LegacyLogprobs, TokenNames, prompt_positions
+from octavo.serve.openai.logprobs import LegacyLogprobs, names_of, prompt_positions
 from octavo.serve.openai.prepare import begin, check_positions, prompt_sequences, sampling
 from octavo.serve.openai.schema import CompletionRequest
 from octavo.text.collect import Collector, TextDelta
-from octavo.text.logprobs import PositionLogprobs
+from octavo.text.logprobs import PositionLogprobs, Positions
 from octavo.text.parse.base import Event
 from octavo.text.request import Prepared
 from octavo.text.tokenizer import Tokenizer
@@ -50,9 +50,7 @@ class _Completions:
     chunk_object = "text_completion"
 
     def __init__(self, tokenizer: Tokenizer, body: CompletionRequest, prepared: Sequence[Prepared]) -> None:
-        names = TokenNames(bool(body.return_tokens_as_token_ids))
-        self._tokenizer = tokenizer
-        self._names = names
+        names = names_of(tokenizer, bool(body.return_tokens_as_token_ids))
         self._logprobs = body.logprobs is not None
         self._echo = bool(body.echo)
         self._positions = body.prompt_logprobs is not None
@@ -94,19 +92,17 @@ class _Completions:
         return []  # a completion is text and nothing else
 
     def delta_logprobs(self, index: int, collector: Collector, delta: TextDelta) -> Any:
-        return self._render(index, collector, delta.prompt_logprobs, delta.logprobs or [])
+        return self._render(index, collector, delta.prompt_logprobs, delta.logprobs)
 
     def _render(
         self,
         index: int,
         collector: Collector,
         prompt: Sequence[PositionLogprobs | None] | None,
-        output: Sequence[PositionLogprobs],
+        output: Positions | None,
     ) -> Any:
         """The echoed prompt's positions, then the output's. None when there is nothing to say."""
-        entries = [*(prompt or ()), *output] if self._echo else output
-        if not self._logprobs or not entries:
+        if not self._logprobs:
             return None
-        token = collector.prompt_tokens[0]
-        first = self._names.of(token, self._tokenizer.token_text(token)) if entries[0] is None else ""
-        return self._lines[index].render(first, entries)
+        echoed = prompt or () if self._echo else ()
+        return self._lines[index].render(collector.prompt_tokens[0], echoed, output)

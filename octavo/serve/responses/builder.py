@@ -24,7 +24,7 @@ class ResponseBuilder:
         self.response = response
         self._items: list[dict[str, Any]] = response["output"]
         self._parts: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[msgspec.Raw] = []
         self._open = ""
         self._sequence = 0
         self._ended: Ended | None = None

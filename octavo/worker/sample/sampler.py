@@ -18,6 +18,17 @@ from octavo.worker.staging import Ints, Longs, Stager, ints
 from octavo.worker.table import RequestTable
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Who of the sampled rows reports log-probabilities."""
+
+    places: list[int]
+    tops: list[int]  # how many tokens each of them reports beside its own
+
+
+NOBODY = Wanted([], [])
+
+
 @dataclass(slots=True)
 class Prepared:
     """The sampling of one step, settled before the model runs."""
@@ -25,10 +36,9 @@ class Prepared:
     step: SampleStep
     rules: list[tuple[LogitRule, list[Tensor]]]  # those with work to do, and their numbers
     any_random: bool
-    wanted: Ints  # indexes into the sampled rows of those that report log-probabilities
-    wanted_index: Tensor | None  # the same on the device, int64
-    tops: list[int]  # how many tokens each of them reports beside its own
-    asked: Tensor | None  # [len(wanted), max(tops)] int64: ids to report instead of the likeliest, -1 for none
+    wanted: Wanted
+    wanted_index: Tensor | None  # its places on the device, int64
+    asked: Tensor | None  # [places, max(tops)] int64: ids to report instead of the likeliest, -1 for none
 
 
 @dataclass(slots=True)
@@ -36,7 +46,7 @@ class Drawn:
     """What was sampled, still on the device."""
 
     tokens: Tensor  # [S] int64; -1: the row's logits were not finite; NONE_LEFT: the rules forbid every token
-    logprobs: Tensor | None  # sample.logprobs.describe of the rows in Prepared.wanted
+    logprobs: Tensor | None  # sample.logprobs.describe of the rows in Prepared.wanted, or of all
 
 
 class Sampler:
@@ -61,6 +71,7 @@ class Sampler:
         self._special: set[int] = set()  # rows that want anything but their likeliest token
         self._ruled: set[int] = set()  # those of them that want more than a draw
         self._tops = np.full(rows, -1, dtype=np.int64)
+        self._telling: set[int] = set()  # rows whose `_tops` says so
         self._asked: dict[int, Ints] = {}
 
     def apply(self, plan: StepPlan) -> None:
@@ -75,21 +86,29 @@ class Sampler:
         return not self._special or self._special.isdisjoint(rows.tolist())
 
     def bare(self, rows: Longs) -> bool:
-        """Whether these rows ``[S]`` want a draw from their logits as they are, or the likeliest token."""
+        """Whether these rows ``[S]`` want no more than what is_bare says."""
         return not self._ruled or self._ruled.isdisjoint(rows.tolist())
+
+    def wanted(self, rows: Longs) -> Wanted:
+        """Who of these rows ``[S]`` reports log-probabilities."""
+        if not self._telling:
+            return NOBODY
+        tops = self._tops[rows]
+        places = np.flatnonzero(tops >= 0)
+        return Wanted(places.tolist(), tops[places].tolist())
 
     def prepare(self, batch: Batch) -> Prepared:
         """Settle and upload what the draw of this batch needs."""
         rows, num_tokens = batch.host_sample_rows, batch.host_sample_positions
         staged = [(rule, rule.stage(rows, num_tokens)) for rule in self._rules]
         active = [(rule, arrays) for rule, arrays in staged if arrays is not None]
-        tops = self._tops[rows]
-        wanted = np.flatnonzero(tops >= 0).astype(np.int32)
-        asked = self._stage_asked(rows[wanted], tops[wanted]) if self._asked and wanted.size else None
+        wanted = self.wanted(rows)
+        places, tops = ints(wanted.places), np.array(wanted.tops, dtype=np.int64)
+        asked = self._stage_asked(rows[places], tops) if self._asked and places.size else None
         views: list[Tensor] = []
-        if active or wanted.size:
+        if active or places.size:
             last = [] if asked is None else [asked.reshape(-1)]
-            views = self._stager.send([wanted, *(array for _, arrays in active for array in arrays), *last])
+            views = self._stager.send([places, *(array for _, arrays in active for array in arrays), *last])
         rules, at = [], 1
         for rule, arrays in active:
             rules.append((rule, views[at : at + len(arrays)]))
@@ -108,8 +127,7 @@ class Sampler:
             rules=rules,
             any_random=not greedy.all(),
             wanted=wanted,
-            wanted_index=views[0].long() if wanted.size else None,
-            tops=tops[wanted].tolist(),
+            wanted_index=views[0].long() if places.size else None,
             asked=None if asked is None else views[at].long().view(asked.shape),
         )
 
@@ -128,7 +146,7 @@ class Sampler:
         if raw is None or prepared.wanted_index is None:
             return Drawn(tokens, None)
         chosen = tokens.index_select(0, prepared.wanted_index).clamp(min=0)
-        return Drawn(tokens, describe_all(self._ops.describe, raw, chosen, max(prepared.tops), prepared.asked))
+        return Drawn(tokens, describe_all(self._ops.describe, raw, chosen, max(prepared.wanted.tops), prepared.asked))
 
     def _draw(self, logits: Tensor, prepared: Prepared) -> Tensor:
         """Tokens ``[S]`` int64 from logits ``[S, V]``; -1 where a row's are not finite or forbid every token."""
@@ -168,6 +186,8 @@ class Sampler:
         self._tops[added.row] = added.sampling.logprobs
         if is_plain(added.sampling):
             return
+        if added.sampling.logprobs >= 0:
+            self._telling.add(added.row)
         asked = added.sampling.logprob_token_ids
         if asked and added.sampling.logprobs >= 0:
             self._asked[added.row] = ints(asked)
@@ -182,6 +202,7 @@ class Sampler:
         if row in self._special:
             self._special.remove(row)
             self._ruled.discard(row)
+            self._telling.discard(row)
             self._asked.pop(row, None)
             for rule in self._rules:
                 rule.drop(row)

@@ -6,7 +6,8 @@ import pytest
 from engine_fakes import request
 
 from octavo.base.clock import FakeClock
-from octavo.base.wire import Progress, TokenLogprobs, TokenOutput
+from octavo.base.scores import TokenLogprobs, write
+from octavo.base.wire import Progress, TokenOutput
 from octavo.engine.journal import Entry, Journal
 from octavo.engine.replay import Trial
 from octavo.engine.supervisor import MAX_BACKOFF_S, WINDOW_S, RestartPolicy
@@ -75,8 +76,8 @@ def test_an_entry_tells_how_far_it_came():
     entry = Entry(request("a", [1, 2, 3]))
     assert entry.resumed() is entry.request
     score = TokenLogprobs(1, -0.5, 1)
-    entry.note(TokenOutput("a", [], prompt_logprobs=[None, score], cached_tokens=2, queued_s=0.5))
-    entry.note(TokenOutput("a", [4], prompt_logprobs=[score], cached_tokens=9, queued_s=9.0))
+    entry.note(TokenOutput("a", [], prompt_logprobs=write([None, score]), cached_tokens=2, queued_s=0.5))
+    entry.note(TokenOutput("a", [4], prompt_logprobs=write([score]), cached_tokens=9, queued_s=9.0))
     entry.note(TokenOutput("a", [5, 6]))
     again = entry.resumed()
     assert again.tokens == [1, 2, 3]

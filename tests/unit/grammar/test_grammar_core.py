@@ -10,6 +10,7 @@ import pytest
 from grammar_kit import EOS, SCHEMAS, THINK, WIDTH, WIRE, json_spec, parted, text_of
 from msgspec.structs import replace
 
+from octavo.base.scores import read
 from octavo.base.specs import KVLayout, KVSpec, group_layers
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.constrained import ConstrainedSeat
@@ -88,7 +89,7 @@ def run(core, wanted, timeout=60.0):
         for output in step.each():
             assert output.id not in ends, "an output after the last"
             tokens.setdefault(output.id, []).extend(output.tokens)
-            scores.setdefault(output.id, []).extend(output.logprobs or [])
+            scores.setdefault(output.id, []).extend(read(output.logprobs))
             if output.finish is not None:
                 ends[output.id] = output
     assert not core.has_work

@@ -6,6 +6,7 @@ import pytest
 
 from octavo.base.errors import EngineError
 from octavo.base.plan import AddedRow, NewBlocks, StepPlan
+from octavo.base.scores import read
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
 from octavo.base.wire import Sampling
 from octavo.testing.fake_executor import FakeExecutor, PlanViolation, expected_tokens
@@ -134,6 +135,8 @@ def test_logprobs_of_prompt_in_chunks() -> None:
     first = fake.sample({}).result()
     fake.forward(plan(2, [0], [2], [4], [0]))
     second = fake.sample({}).result()
-    found = first.prompt_logprobs[0] + second.prompt_logprobs[0]
-    assert [entry.token for entry in found] == PROMPT[1:]
-    assert second.logprobs[0][0].token == second.tokens[0]
+    found = read(first.prompt_logprobs[0] + second.prompt_logprobs[0])
+    assert [entry and entry.token for entry in found] == PROMPT[1:]
+    (line,) = read(second.logprobs[0])
+    assert line is not None
+    assert line.token == second.tokens[0]

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from octavo.base.clock import FakeClock
 from octavo.base.errors import ConfigError, Overloaded, UserError
 from octavo.base.plan import NONE_LEFT
-from octavo.base.wire import EngineRequest, Sampling, TokenLogprobs, TokenOutput
+from octavo.base.scores import TokenLogprobs, read, write
+from octavo.base.wire import EngineRequest, Sampling, TokenOutput
 from octavo.kv.hashing import HashChain, chain_seed
 from octavo.kv.holding import Holding
 from octavo.sched.finish import BAD_LOGITS, NOTHING_ALLOWED, cut, failed
@@ -122,17 +123,17 @@ def test_end_of_a_request(
 
 
 def test_each_prompt_position_is_scored_once() -> None:
-    def entries(start: int, end: int) -> list[TokenLogprobs]:
-        return [TokenLogprobs(position, 0.0, 1) for position in range(start, end)]
+    def entries(start: int, end: int) -> bytes:
+        return write([TokenLogprobs(position, 0.0, 1) for position in range(start, end)])
 
     scored = request(prompt=8, prompt_logprobs=0)
     assert not scored.may_hit
-    assert [entry and entry.token for entry in scored.score(1, entries(1, 4))] == [None, 1, 2, 3]
+    assert [entry and entry.token for entry in read(scored.score(1, entries(1, 4)))] == [None, 1, 2, 3]
     # Preempted: computed from the beginning again, in other chunks.
-    assert scored.score(1, entries(1, 3)) == []
-    assert [entry and entry.token for entry in scored.score(3, entries(3, 8))] == [4, 5, 6, 7]
+    assert scored.score(1, entries(1, 3)) == b""
+    assert [entry and entry.token for entry in read(scored.score(3, entries(3, 8)))] == [4, 5, 6, 7]
     assert scored.may_hit
-    assert scored.score(1, entries(1, 8)) == []
+    assert scored.score(1, entries(1, 8)) == b""
 
 
 def test_rows_are_dropped_once() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from octavo.base.scores import TokenLogprobs, write
 from octavo.serve.anthropic.blocks import MessageBuilder
 from octavo.serve.openai.chat import _Chat
 from octavo.serve.openai.schema import ChatRequest, Message
@@ -15,7 +16,7 @@ from octavo.serve.responses.items import messages_of
 from octavo.serve.responses.schema import InputItem
 from octavo.serve.turns import CallArguments, CallBegun, Ended, Said, Step, Thought
 from octavo.text.collect import TextDelta
-from octavo.text.logprobs import Logprob, PositionLogprobs
+from octavo.text.logprobs import Positions
 from octavo.text.parse.base import Reasoning, Text, ToolArguments, ToolStart
 
 TOTALS: Any = SimpleNamespace(
@@ -34,8 +35,15 @@ STEPS: list[Step] = [
     CallArguments("{}"),
     Ended("tool_calls", None),
 ]
-LOGPROB = Logprob("a", -1.0, [97], 5, 1)
-TOLD = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
+
+
+class _Tokenizer:
+    token_bytes = staticmethod({5: b"a"}.__getitem__)
+
+
+TOKENIZER: Any = _Tokenizer()
+POSITION = Positions(TOKENIZER, write([TokenLogprobs(5, -1.0, 1)]))
+TOLD = msgspec.Raw(b'{"token":"a","logprob":-1.0,"bytes":[97],"top_logprobs":[]}')
 
 
 @pytest.mark.parametrize(
@@ -43,11 +51,11 @@ TOLD = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
     [
         (TextDelta("hi", [1]), [Said("hi", [])]),
         (TextDelta("", [1]), []),
-        (TextDelta("", [1], events=[], logprobs=[PositionLogprobs(LOGPROB, [])]), [Said("", [TOLD])]),
+        (TextDelta("", [1], events=[], logprobs=POSITION), [Said("", [TOLD])]),
         (TextDelta("hi", [1, 2], events=[Text("h"), Text("i")]), [Said("hi", [])]),
         (TextDelta("", [1], events=[Reasoning("hm"), ToolStart(0, "c", "f")]), [Thought("hm"), CallBegun("c", "f")]),
         (
-            TextDelta("a", [1], [PositionLogprobs(LOGPROB, [])], events=[ToolArguments(0, "{}"), Text("a")]),
+            TextDelta("a", [1], POSITION, events=[ToolArguments(0, "{}"), Text("a")]),
             [CallArguments("{}"), Said("a", [TOLD])],
         ),
         (TextDelta("a", [1], finish_reason="stop", stop_reason="b"), [Said("a", []), Ended("tool_calls", "b")]),
@@ -56,12 +64,12 @@ TOLD = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
 )
 def test_what_a_delta_means(delta: TextDelta, steps: list[Step]) -> None:
     request = ChatRequest(messages=[Message(role="user", content="hi")])
-    assert _Chat(request).steps(TOTALS, delta) == steps
+    assert _Chat(TOKENIZER, request).steps(TOTALS, delta) == steps
 
 
 def test_thoughts_that_nobody_wants() -> None:
     request = ChatRequest(messages=[Message(role="user", content="hi")], include_reasoning=False)
-    assert _Chat(request).steps(TOTALS, TextDelta("", [1], events=[Reasoning("hm")])) == []
+    assert _Chat(TOKENIZER, request).steps(TOTALS, TextDelta("", [1], events=[Reasoning("hm")])) == []
 
 
 def events(data: bytes) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from text_kit import CORPUS, train_backend
 
 from octavo.base.params import SamplingParams
-from octavo.base.wire import TokenLogprobs, TokenOutput
+from octavo.base.scores import TokenLogprobs, write
+from octavo.base.wire import TokenOutput
 from octavo.text.collect import Collector, TextDelta
 from octavo.text.tokenizer import Tokenizer
 
@@ -32,9 +33,9 @@ def outputs(tokens: list[int], cuts: list[int], finish: str, logprobs: bool = Fa
             run,
             finish=finish if index == last else None,
             stop_token=stop if index == last else None,
-            logprobs=[TokenLogprobs(token, -0.5, 1, [token, 1], [-0.5, float("-inf")]) for token in run]
+            logprobs=write([TokenLogprobs(token, -0.5, 1, [token, 1], [-0.5, float("-inf")]) for token in run])
             if logprobs
-            else None,
+            else b"",
         )
         for index, run in enumerate(runs)
     ]
@@ -159,12 +160,27 @@ def test_logprobs_have_text_bytes_and_no_infinity() -> None:
     assert first.top[1].logprob == -9999.0
 
 
+@pytest.mark.parametrize("cuts", [[], [1, 1, 1], [2, 3]])
+def test_positions_are_a_sequence_however_they_came(cuts: list[int]) -> None:
+    tokens = TOKENIZER.encode("The quick brown fox")
+    collector, deltas = run(SamplingParams(logprobs=2), outputs(tokens, cuts, "length", True))
+    found = collector.logprobs
+    assert len(found) == len(tokens)
+    assert [each.chosen.id for each in found] == [each.chosen.id for each in found[:]] == tokens
+    assert found[-1] == found[len(found) - 1] == deltas[-1].logprobs[-1]
+    assert found.chosen() == [-0.5] * len(tokens)
+    assert found.columns()[0] == (1, [tokens[0], tokens[0], 1], [-0.5, -0.5, -9999.0])
+    with pytest.raises(IndexError):
+        found[len(found)]
+    assert [len(delta.logprobs or ()) for delta in deltas] == [len(delta.tokens) for delta in deltas]
+
+
 def test_echo_gives_prompt_text_and_logprobs_once() -> None:
     prompt = TOKENIZER.encode("The fox")
     values = [TokenLogprobs(token, -1.0, 2, [3], [-0.1]) for token in prompt[1:]]
     stream = [
-        TokenOutput("r", [], prompt_logprobs=[None, *values[:1]], cached_tokens=2),
-        TokenOutput("r", [], prompt_logprobs=values[1:]),
+        TokenOutput("r", [], prompt_logprobs=write([None, *values[:1]]), cached_tokens=2),
+        TokenOutput("r", [], prompt_logprobs=write(values[1:])),
         TokenOutput("r", TOKENIZER.encode(" jumps")),
         TokenOutput("r", TOKENIZER.encode(" over"), finish="length"),
     ]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from worker_toy import OPS, POISON, Driver, NewBlocks, ToyModel, greedy, layout, random_prompt, resolved
 
+from octavo.base.scores import read
 from octavo.kernels.ahead import Room
 from octavo.platform.cpu import CpuPlatform
 from octavo.worker.assemble import build_runner
@@ -134,6 +135,14 @@ def counted(driver, *args, **more):
     return driver.launch(*args, **more).result().tokens, platform.replays - before
 
 
+def told(driver, *args, **more):
+    """Tokens of a step, what is told of their log-probabilities, and how many pieces of captured work it started."""
+    platform = driver.runner._platform
+    before = platform.replays
+    result = driver.launch(*args, **more).result()
+    return result.tokens, [read(line) for line in result.logprobs], platform.replays - before
+
+
 def masks_of(rng, rows):
     bits = rng.integers(-(1 << 31), 1 << 31, (len(rows), WORDS), dtype=np.int64).astype(np.int32)
     return np.array(rows, dtype=np.int32), bits
@@ -180,6 +189,58 @@ def test_masks_are_the_same(sampling):
         allowed = np.unpackbits(first.view(np.uint8), axis=1, bitorder="little")
         assert all(allowed[row, token] for row, token in enumerate(tokens[0]))
     assert found[0] == found[1]
+
+
+TELLING = {
+    "greedy": lambda _: greedy(logprobs=5),
+    "some": lambda row: greedy(temperature=float(row % 2), seed=row, logprobs=(-1, 3, 0, 20, -1)[row]),
+    "narrow": lambda row: greedy(temperature=0.8, seed=row, top_k=3, logprobs=8),
+    "penalties": lambda row: greedy(repetition_penalty=1.4, presence_penalty=1.5, logprobs=row),
+}
+
+
+def same(one, other):
+    """Whether two positions are told alike, up to the sums' rounding."""
+    assert (one.token, one.rank, one.ids) == (other.token, other.rank, other.ids)
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+
+
+@pytest.mark.parametrize("sampling", TELLING)
+@pytest.mark.parametrize("masked", [False, True])
+def test_log_probabilities_are_the_models_own(sampling, masked):
+    """What temperatures, penalties and masks make of the logits does not change what is told of them. Five rows stand
+    in a room of eight; one leaves halfway."""
+    samplings = [TELLING[sampling](row) for row in range(5)]
+    found = []
+    for driver, captured in zip(drivers(), (True, False)):
+        rng = np.random.default_rng(5)
+        driver.masks = masks_of(rng, [1, 3]) if masked else None
+        added = [driver.added(row, [1 + row, 2, 3], sampling=samplings[row]) for row in range(5)]
+        steps = [told(driver, added, range(5), [3] * 5, [0] * 5, range(5))]
+        for step in range(8):
+            rows = range(5) if step < 4 else [0, 2, 3, 4]
+            driver.masks = masks_of(rng, [1, 3]) if masked else None
+            ones = [1] * len(rows)
+            steps.append(told(driver, (), rows, ones, [3 + step] * len(rows), range(len(rows))))
+        # Body, score, keep, draw and describe, and what a rule forbids.
+        assert [replays for _, _, replays in steps] == [captured * (5 + masked)] * 9
+        found.append(steps)
+    for (tokens, lines, _), (others, more, _) in zip(*found):
+        assert tokens == others
+        assert [len(each) for each in lines] == [len(each) for each in more]
+        for token, line, other in zip(tokens, lines, more):
+            for one, two in zip(line, other):
+                assert one.token == token
+                same(one, two)
+
+
+def test_what_is_told_of_rows_whose_logits_are_no_numbers():
+    for driver in drivers(vocab=POISON + 1):
+        added = [driver.added(row, prompt, sampling=greedy(logprobs=2)) for row, prompt in enumerate([[1], [POISON]])]
+        result = driver.launch(added, [0, 1], [1, 1], [0, 0], [0, 1]).result()
+        assert result.tokens[1] == -1
+        assert (len(read(result.logprobs[0])), result.logprobs[1]) == (1, b"")
 
 
 def more_blocks(held, rows, taken, groups):

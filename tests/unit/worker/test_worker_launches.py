@@ -147,9 +147,22 @@ def test_a_step_of_rows_with_a_temperature_is_one_graph_more(rows):
         assert bench.step((), which, [1] * rows, [7 + step] * rows, which) == LEAST + Counter(graph=1)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_step_that_tells_log_probabilities_is_three_graphs_and_a_copy_more(temperature):
+    """Than one of the likeliest tokens: the logits, a copy of them, and what is told, beside the draw."""
+    bench, which = Bench(), list(range(5))
+    samplings = [greedy(temperature=temperature, seed=row, logprobs=row) for row in which]
+    added = [bench.driver.added(row, [1] * 7, sampling=sampling) for row, sampling in zip(which, samplings)]
+    bench.step(added, which, [7] * 5, [0] * 5, which)
+    for step in range(4):
+        assert bench.step((), which, [1] * 5, [7 + step] * 5, which) == LEAST + Counter(graph=3, copy_=1)
+
+
 @pytest.mark.parametrize(
-    "more", [{"typical_p": 0.9}, {"logit_bias": ((1, 2.0),)}, {"logprobs": 1}, {"min_tokens": 2}], ids=str
+    "more",
+    [{"typical_p": 0.9}, {"logit_bias": ((1, 2.0),)}, {"logprobs": 1, "logprob_token_ids": (5,)}, {"min_tokens": 2}],
+    ids=str,
 )
 def test_rows_that_want_more_are_not_drawn_so(more):
-    assert is_bare(greedy(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1, presence_penalty=0.5))
+    assert is_bare(greedy(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1, presence_penalty=0.5, logprobs=5))
     assert not is_bare(greedy(temperature=0.7, **more))

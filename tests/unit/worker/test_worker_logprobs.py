@@ -3,9 +3,15 @@
 import pytest
 import torch
 
+from octavo.base.scores import read
 from octavo.kernels.ref.describe import describe
 from octavo.worker.sample import step
-from octavo.worker.sample.logprobs import describe_all, unpack
+from octavo.worker.sample.logprobs import describe_all, lines_of
+
+
+def rows_of(described, tops):
+    """What the lines of these rows say."""
+    return [row for line in lines_of(described, tops) for row in read(line)]
 
 
 def test_named_tokens_take_the_place_of_the_likeliest():
@@ -13,7 +19,7 @@ def test_named_tokens_take_the_place_of_the_likeliest():
     tokens = torch.tensor([4, 8, 15])
     asked = torch.tensor([[-1, -1, -1], [7, 40, -1], [1, 2, 3]])
     lines = describe(logits, tokens, 3, asked)
-    rows = unpack(lines.numpy(), [2, 2, 3])
+    rows = rows_of(lines.numpy(), [2, 2, 3])
     want = logits.log_softmax(-1)
     assert rows[0].ids == logits[0].topk(2).indices.tolist()
     assert rows[1].ids == [7, 40]
@@ -50,8 +56,8 @@ def test_the_kernel_says_what_the_reference_says(vocab, top, equals):
     logits[:, ::7] = -float("inf")
     tokens = torch.tensor([0, 1, vocab - 1, vocab // 2])
     top = min(top, 20)
-    got = unpack(kernel(logits.to(device), tokens.to(device), top).cpu().numpy(), [top] * 4)
-    want = unpack(describe(logits, tokens, top).numpy(), [top] * 4)
+    got = rows_of(kernel(logits.to(device), tokens.to(device), top).cpu().numpy(), [top] * 4)
+    want = rows_of(describe(logits, tokens, top).numpy(), [top] * 4)
     for mine, other, row in zip(got, want, logits):
         assert (mine.token, mine.rank) == (other.token, other.rank)
         assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
@@ -59,3 +65,20 @@ def test_the_kernel_says_what_the_reference_says(vocab, top, equals):
         # The reference leaves the order of equals open: here the lowest ids come first.
         order = sorted(range(vocab), key=lambda token: (-row[token].item(), token))
         assert mine.ids == order[:top]
+
+
+@pytest.mark.parametrize("vocab", [30, 5000])
+def test_the_kernel_tells_of_each_row_what_it_wants(vocab):
+    kernel = pytest.importorskip("octavo.kernels.triton.describe").describe
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    logits = 3 * torch.randn(5, vocab, generator=torch.Generator().manual_seed(vocab))
+    tokens = torch.tensor([0, 1, vocab - 1, 7, 3])
+    wanted = [3, -1, 0, 20, 40]
+    lines = torch.tensor([[0, top] for top in wanted], dtype=torch.int32)
+    told = kernel(logits.to(device), tokens.to(device), 20, None, lines.to(device)[:, 1]).cpu()
+    want = describe(logits, tokens, 20)
+    for row, top in enumerate(wanted):
+        if top >= 0:
+            (mine,), (other,) = (rows_of(each[row : row + 1].numpy(), [top]) for each in (told, want))
+            assert (mine.token, mine.rank, mine.ids) == (other.token, other.rank, other.ids)
+            assert [mine.logprob, *mine.logprobs] == pytest.approx([other.logprob, *other.logprobs], abs=1e-5)

@@ -8,6 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from octavo.base.config import DeviceConfig, EngineConfig, ModelConfig, Resolved  # noqa: E402
+from octavo.base.scores import read  # noqa: E402
 from octavo.base.specs import KVLayout, group_layers  # noqa: E402
 from octavo.base.wire import EngineRequest, Sampling  # noqa: E402
 from octavo.sched.limits import Limits  # noqa: E402
@@ -208,13 +209,13 @@ def test_logprobs_are_those_of_transformers(checkpoint):
         tokens = prompt + expected[index]
         with torch.no_grad():
             truth = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
-        lines = [line for output in outputs[str(index)] for line in output.logprobs or []]
+        lines = [line for output in outputs[str(index)] for line in read(output.logprobs)]
         assert [line.token for line in lines] == expected[index]
         for place, line in enumerate(lines, start=len(prompt) - 1):
             assert line.logprob == pytest.approx(float(truth[place, line.token]), abs=1e-4)
             assert line.logprobs == pytest.approx(truth[place].topk(3).values.tolist(), abs=1e-4)
             assert line.rank == 1
-        asked = [line for output in outputs[str(index)] for line in output.prompt_logprobs or [] if line]
+        asked = [line for output in outputs[str(index)] for line in read(output.prompt_logprobs) if line]
         assert [line.token for line in asked] == prompt[1:]
         for place, line in enumerate(asked):
             assert line.logprob == pytest.approx(float(truth[place, line.token]), abs=1e-4)

@@ -248,7 +248,9 @@ def test_order_of_floats_survives_as_whole_numbers():
 
 
 def test_columns_come_back_as_they_were_packed():
-    sampling = Sampling(seed=(1 << 64) - 5, max_tokens=1, temperature=0.5, top_p=0.25, top_k=1 << 40, min_p=0.125)
+    sampling = Sampling(
+        seed=(1 << 64) - 5, max_tokens=1, temperature=0.5, top_p=0.25, top_k=1 << 40, min_p=0.125, logprobs=7
+    )
     columns = Columns(torch.from_numpy(np.stack([pack(sampling, 17), pack(greedy(seed=3), 2)])))
     assert columns.seed.tolist() == [-5, 3]
     assert columns.temperature.tolist() == [0.5, 0.0]
@@ -256,5 +258,6 @@ def test_columns_come_back_as_they_were_packed():
     assert columns.min_p.tolist() == [0.125, 0.0]
     assert columns.top_k.tolist() == [(1 << 31) - 1, 0]
     assert columns.num_prompt.tolist() == [17, 2]
+    assert columns.told.tolist() == [7, -1]
     with pytest.raises(AttributeError):
         columns.absent  # noqa: B018
