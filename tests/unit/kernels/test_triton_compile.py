@@ -100,6 +100,53 @@ compiler.wait()
 assert compiler.count == 6
 """
 
+LARGEST_FIRST = """
+from octavo.kernels.triton.act import act_mul
+begun = []
+class Told(Compiler):
+    def _begin(self):
+        begun.extend(sorted((job.size for job in self._held), reverse=True))
+        assert not any(job.future.running() or job.future.done() for job in self._held)
+        super()._begin()
+
+compiler = Told(1)
+def work():
+    norm(64)
+    act_mul(torch.empty((3, 64), dtype=torch.bfloat16, device="meta"), "silu")
+compiler.note(work)
+compiler.wait()
+assert len(begun) == 2 and begun[0] > begun[1]
+
+closed = Compiler(1)
+closed.close()
+closed.note(lambda: norm(2048))
+assert all(kernel.future.cancelled() for _, _, kernel in closed._noted)
+assert len(_rms_norm.device_caches[0][0]) == 1  # the next launch compiles it
+"""
+
+# The stub in C that launches a kernel is made before it is known what became of the kernel.
+STUB = """
+from types import SimpleNamespace
+from triton.backends.nvidia import driver as nvidia
+from triton.runtime import driver
+texts = []
+def compile_module(src, **_):
+    texts.append((threading.current_thread().name, src))
+    return SimpleNamespace(launch=None)
+nvidia.compile_module_from_src, nvidia.library_dirs = compile_module, list
+driver.active.launcher_cls = nvidia.CudaLauncher
+compiler = Compiler(1)
+compiler.note(lambda: norm(64))
+compiler.wait()
+(stub, early), (thread, late) = texts
+assert stub == "octavo-stub" and thread.startswith("octavo-compile") and early == late
+_rms_norm.device_caches.clear()
+again = Compiler(1)
+again.note(lambda: norm(64))
+again.wait()
+assert len(texts) == 3  # what is kept needs no stub ahead
+"""
+
 TOO_LATE = """
 from octavo.base.errors import EngineError
 norm_made = rms_norm
@@ -113,7 +160,9 @@ else:
 
 
 @pytest.mark.parametrize(
-    "code", [COMPILED, UNDER_WAY, SAMPLING, TOO_LATE], ids=["compiled", "under way", "sampling", "too late"]
+    "code",
+    [COMPILED, UNDER_WAY, SAMPLING, LARGEST_FIRST, STUB, TOO_LATE],
+    ids=["compiled", "under way", "sampling", "largest first", "stub", "too late"],
 )
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)

@@ -85,6 +85,7 @@ class Compiler:
 
     def __init__(self):
         self.calls = 0
+        self.waited = 0
         self.closed = False
         self.blocked = None
 
@@ -93,6 +94,10 @@ class Compiler:
         if self.blocked is not None and self.calls > 1:
             self.blocked.wait(10)
         return work()
+
+    def wait(self):
+        self.waited += 1
+        raise RuntimeError("no kernel came of it")
 
     def close(self):
         self.closed = True
@@ -119,6 +124,22 @@ def test_the_first_scene_is_waited_for_and_the_others_are_not(monkeypatch):
     played.close()
     assert compiler.closed
     compiler.blocked.set()
+
+
+def test_a_start_that_takes_longer_has_its_own_kernels_first(monkeypatch):
+    monkeypatch.setattr(rehearsal, "PATIENCE_S", 0.01)
+    done = threading.Event()
+    monkeypatch.setattr(rehearsal, "rehearse", lambda *_: iter_then(["start", "room"], done))
+    compiler = Compiler()
+    played = Rehearsal(SimpleNamespace(), part(), compiler)
+    assert done.wait(10)
+    assert compiler.waited == 1
+    played.close()
+
+
+def iter_then(scenes, done):
+    yield from scenes
+    done.set()
 
 
 def test_a_rehearsal_that_fails_holds_nobody_up(monkeypatch):
