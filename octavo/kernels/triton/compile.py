@@ -11,6 +11,7 @@ are soon with the passes, and whoever starts the engine has one thread beside it
 import os
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -32,6 +33,7 @@ _NICE = 10  # behind the thread that serves
 _noting: ContextVar[bool] = ContextVar("octavo_noting", default=False)
 _one = threading.Lock()  # kernels are shared by all engines of a process
 _walking = threading.Lock()  # held by the thread that goes through a kernel's source
+_stubs: defaultdict[tuple[str, ...], threading.Lock] = defaultdict(threading.Lock)  # by the kinds of their arguments
 
 
 class Compiler:
@@ -163,7 +165,9 @@ class _Source(ASTSource):  # type: ignore[misc]
             self._stub = None
 
     def _compile_stub(self) -> None:
-        with suppress(Exception):
+        # Kernels whose arguments are of the same kinds have the same stub: the first has it compiled, others find it.
+        kinds = tuple("*" if str(kind).startswith("*") else str(kind) for kind in self.signature.values())
+        with suppress(Exception), _stubs[kinds]:
             driver.active.launcher_cls(self, _Unknown())
 
 

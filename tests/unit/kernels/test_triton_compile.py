@@ -126,12 +126,18 @@ assert len(_rms_norm.device_caches[0][0]) == 1  # the next launch compiles it
 
 # The stub in C that launches a kernel is made before it is known what became of the kernel.
 STUB = """
+import time
 from types import SimpleNamespace
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
-texts = []
+texts, at_once, most = [], [0], [0]
 def compile_module(src, **_):
     texts.append((threading.current_thread().name, src))
+    if texts[-1][0] == "octavo-stub":
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        time.sleep(0.01)
+        at_once[0] -= 1
     return SimpleNamespace(launch=None)
 nvidia.compile_module_from_src, nvidia.library_dirs = compile_module, list
 driver.active.launcher_cls = nvidia.CudaLauncher
@@ -145,6 +151,10 @@ again = Compiler(1)
 again.note(lambda: norm(64))
 again.wait()
 assert len(texts) == 3  # what is kept needs no stub ahead
+several = Compiler(4)
+several.note(lambda: [norm(size) for size in (128, 256, 512, 1024)])
+several.wait()
+assert len(texts) == 11 and most == [1]  # of one text, one after the other: all but the first will find it
 """
 
 TOO_LATE = """
