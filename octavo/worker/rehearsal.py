@@ -127,9 +127,11 @@ def rehearse(ops: Ops, part: Part) -> Iterator[str]:
 
 def _pieces(ops: Ops, part: Part) -> Iterator[str]:
     launcher = _launcher(ops, part)
-    for plan in _plans(part):
-        launcher.launch(plan, whole=False).greedy()
+    first, *others = _plans(part)
+    launcher.launch(first, whole=False)
     _sampling(ops, part.arch.vocab_size)
+    for plan in others:
+        launcher.launch(plan, whole=False).greedy()
     yield "start"
     while launcher.prepare():
         yield "room"
@@ -148,7 +150,7 @@ def _sampling(ops: Ops, vocab_size: int) -> None:
 
 
 def _plans(part: Part) -> list[StepPlan]:
-    """Those that a start takes."""
+    """Those that a start takes, in its order; the first is sampled by every rule."""
     resolved, layout = part.resolved, part.layout
     small = small_plan(layout, part.warm_tokens)
     largest = largest_plan(layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _OURS = __name__.rpartition(".")[0] + "."
 _NICE = 10  # behind the thread that serves
+_LARGE = 5000  # characters of source, of kernels that take from half a second to two: attention's, and `narrow`
 
 _noting: ContextVar[bool] = ContextVar("octavo_noting", default=False)
 _one = threading.Lock()  # kernels are shared by all engines of a process
@@ -37,7 +38,8 @@ _stubs: defaultdict[tuple[str, ...], threading.Lock] = defaultdict(threading.Loc
 
 
 class Compiler:
-    """Compiles what `note` saw launched, the largest kernels first. A later launch waits for its own kernel only."""
+    """Compiles what `note` saw launched, large kernels first, the others in the order seen. A later launch waits for
+    its own kernel only."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, "octavo-compile", initializer=_step_back)
@@ -76,8 +78,7 @@ class Compiler:
 
     def _begin(self) -> None:
         held, self._held = self._held, []
-        # The last to be done should not begin last.
-        for job in sorted(held, key=lambda job: job.size, reverse=True):
+        for job in sorted(held, key=lambda job: job.size < _LARGE):
             try:
                 self._pool.submit(job.run)
             except RuntimeError:  # closed meanwhile
