@@ -74,9 +74,11 @@ def start_driver() -> bool:
 def start_triton() -> bool:
     """Have Triton find out what it does once a process."""
     import_module("octavo.kernels.triton.kept").keep()
+    # Its own backends are in its own folder; it need not read what all packages here say of themselves.
+    os.environ.setdefault("TRITON_BACKENDS_IN_TREE", "1")
     from triton.backends.nvidia.driver import CudaUtils
     from triton.runtime.cache import triton_key
 
+    CudaUtils()  # first, for it is the C compiler's to do where nobody has kept it
     triton_key()
-    CudaUtils()
     return True

@@ -177,6 +177,10 @@ class Compiler(Protocol):
         """Run `work` on tensors of the meta device; what it launches is compiled, not started."""
         ...
 
+    def wait(self) -> None:
+        """Until all that was noted is compiled. Raises what a compilation raised."""
+        ...
+
     def close(self) -> None:
         """Begin to compile nothing more."""
         ...

@@ -21,31 +21,46 @@ TRIED_WITH_GPU = ("2.11.",)
 """Those with which an engine on a GPU was seen to start and answer so, its steps captured."""
 
 LATER = frozenset(
-    f"torch.{name}"
-    for name in (
-        "_higher_order_ops",
-        "_meta_registrations",
-        "_native",
-        "ao",
-        "distributed._meta_registrations",
-        "distributions",
-        "export",
-        "masked",
-        "nn.intrinsic",
-        "nn.qat",
-        "nn.quantizable",
-        "nn.quantized",
-        "optim",
-        "quantization",
-        "testing",
-        "utils.data",
+    (
+        *(
+            f"torch.{name}"
+            for name in (
+                "_higher_order_ops",
+                "_meta_registrations",
+                "_native",
+                "ao",
+                "autograd.gradcheck",
+                "compiler",
+                "distributed._meta_registrations",
+                "distributions",
+                "export",
+                "func",
+                "masked",
+                "nested",
+                "nn.intrinsic",
+                "nn.qat",
+                "nn.quantizable",
+                "nn.quantized",
+                "optim",
+                "profiler",
+                "quantization",
+                "testing",
+                "testing._comparison",
+                "utils.data",
+            )
+        ),
+        "pynvml",  # where it is installed: torch asks it for a GPU's temperature and the like
+        "torchgen.model",
     )
 )
-LATER_ON_CPU = frozenset(("torch.compiler", "torch.func", "torch.nested", "torch.profiler", "torchgen.model"))
-"""Also left for later by the versions of TRIED."""
 FIRST = ("torch.nested", "torch.func", "torch.compiler")
 """Run before any other of LATER, in torch's own order: what they import of torch.fx has circles that open otherwise."""
-HANDED_ON = {"torch._higher_order_ops": ("cond", "while_loop"), "torch.func": ("vmap",)}
+HANDED_ON = {
+    "torch._higher_order_ops": ("cond", "while_loop"),
+    "torch.autograd.gradcheck": ("gradcheck", "gradgradcheck"),
+    "torch.func": ("vmap",),
+    "torch.testing._comparison": ("default_tolerances",),
+}
 """Functions that torch takes from a module of LATER to show them as its own."""
 COMPILER = frozenset(f"torch.{name}" for name in ("_decomp", "_dynamo", "_inductor", "_prims", "_refs"))
 """These take for granted that _meta_registrations have run."""
@@ -56,10 +71,9 @@ _first = list(FIRST)  # those that have not run
 
 def import_torch() -> bool:
     """Import torch, LATER left for later. False: all of it, for this torch was not tried, or not with a GPU."""
-    on_cpu = no_gpu()
-    lean = "torch" not in sys.modules and _version().startswith(TRIED if on_cpu else TRIED_WITH_GPU)
+    lean = "torch" not in sys.modules and _version().startswith(TRIED if no_gpu() else TRIED_WITH_GPU)
     if lean:
-        sys.meta_path.insert(0, _Finder(LATER | LATER_ON_CPU if on_cpu else LATER))
+        sys.meta_path.insert(0, _Finder())
     import torch
 
     if lean and hasattr(torch._C, "_set_generator_metaclass"):  # from torch 2.13 on
@@ -123,9 +137,6 @@ class _There(Loader):
 
 
 class _Finder:
-    def __init__(self, later: frozenset[str]) -> None:
-        self._later = later
-
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         if name in COMPILER:
             run(sys.modules.get("torch._meta_registrations"))
@@ -134,7 +145,7 @@ class _Finder:
                 there.__spec__ = ModuleSpec(name, _There(), is_package=True)
                 there.__spec__.submodule_search_locations = list(there.__path__)
                 return there.__spec__
-        spec = PathFinder.find_spec(name, path, target) if name in self._later else None
+        spec = PathFinder.find_spec(name, path, target) if name in LATER else None
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec

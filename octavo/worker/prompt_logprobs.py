@@ -16,6 +16,7 @@ from octavo.kernels.ops import Describe
 from octavo.worker.batch import Batch
 from octavo.worker.model import Model
 from octavo.worker.sample.logprobs import run_of
+from octavo.worker.sample.step import slabs
 from octavo.worker.staging import Ints, Stager, ints
 from octavo.worker.table import RequestTable
 
@@ -41,7 +42,7 @@ class PromptLogprobs:
         self._table = table
         self._describe = describe
         self._stager = stager
-        self._slab = max(1, slab_bytes // (4 * table.vocab_size))
+        self._slab = slab_bytes // 4  # numbers
         self._tops = np.full(table.max_rows + 1, -1, dtype=np.int64)
         self._asking: set[int] = set()  # rows whose `_tops` says so
 
@@ -92,10 +93,10 @@ class PromptLogprobs:
         """`describe` of all positions ``[P, 3 + 2 top]`` int32, on the device."""
         tokens = self._table.read(spans.rows, spans.positions).long()
         top = max(spans.tops)
-        parts = []
-        for start in range(0, tokens.numel(), self._slab):
-            span = slice(start, start + self._slab)
-            parts.append(self._describe(model.logits(hidden.index_select(0, spans.index[span])), tokens[span], top))
+        parts = [
+            self._describe(model.logits(hidden.index_select(0, spans.index[span])), tokens[span], top)
+            for span in slabs(tokens.numel(), self._table.vocab_size, self._slab)
+        ]
         return torch.cat(parts)
 
 

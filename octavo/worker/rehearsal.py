@@ -8,6 +8,7 @@ memory. First those that the start itself will take, then one a room of the capt
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +54,9 @@ class Part:
 
 
 class Rehearsal:
-    """Runs in a thread of its own. `first_done` returns when the start's own steps are noted; the others wait
-    for `go_on`, but not for long: a start that finds its kernels compiled need not share the interpreter with what
-    comes after it, and one that compiles takes longer anyway."""
+    """Runs in a thread of its own. `first_done` returns when the start's own steps are noted. The others wait for
+    `go_on`, or until a start that takes longer has its own kernels: it need not share the interpreter with what comes
+    after it."""
 
     def __init__(self, ops: Ops, part: Part, compiler: Compiler) -> None:
         self._compiler = compiler
@@ -90,6 +91,9 @@ class Rehearsal:
                     self._first.set()
                     if self._rest.wait(PATIENCE_S):
                         self._closed.wait(BREATH_S)
+                    else:
+                        with suppress(Exception):  # of a kernel that cannot be compiled; its launch will say so
+                            self._compiler.wait()
         except Exception as error:  # kernels then compile as they are launched
             log.debug("the rehearsal ended early", exc_info=error)
         finally:
@@ -124,9 +128,11 @@ def rehearse(ops: Ops, part: Part) -> Iterator[str]:
 
 def _pieces(ops: Ops, part: Part) -> Iterator[str]:
     launcher = _launcher(ops, part)
-    for plan in _plans(part):
-        launcher.launch(plan, whole=False).greedy()
+    first, *others = _plans(part)
+    launcher.launch(first, whole=False)
     _sampling(ops, part.arch.vocab_size)
+    for plan in others:
+        launcher.launch(plan, whole=False).greedy()
     yield "start"
     while launcher.prepare():
         yield "room"
@@ -147,11 +153,11 @@ def _sampling(ops: Ops, vocab_size: int) -> None:
 
 
 def _plans(part: Part) -> list[StepPlan]:
-    """In the order in which their slowest kernels, those of attention, should begin."""
+    """Those that a start takes, in its order; the first is sampled by every rule."""
     resolved, layout = part.resolved, part.layout
     small = small_plan(layout, part.warm_tokens)
     largest = largest_plan(layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)
-    return [small, largest, smallest_plan(layout), next_plan(small)]
+    return [smallest_plan(layout), largest, small, next_plan(small)]
 
 
 def _launcher(ops: Ops, part: Part) -> Launcher:

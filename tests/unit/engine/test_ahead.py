@@ -64,3 +64,27 @@ def test_the_command_says_that_no_gpu_is_meant(monkeypatch):
     spare.prepare("cpu")
     spare.prepare("auto")
     assert [spare.FOR_CPU in command for command in made] == [True, False]
+
+
+def test_triton_looks_for_its_backends_in_its_own_folder():
+    pytest.importorskip("triton")
+    code = (
+        "import os, sys\n"
+        "from octavo.engine.ahead import Aside, start_triton\n"
+        "Aside(start_triton).result()\n"
+        "from triton.backends import backends\n"
+        "assert 'nvidia' in backends and 'torch' not in sys.modules\n"
+        "assert os.environ['TRITON_BACKENDS_IN_TREE'] == '1'\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_threads_of_the_process_wait_less_for_the_interpreter():
+    code = (
+        "import sys\n"
+        "from octavo.engine import proc\n"
+        "assert sys.getswitchinterval() > proc.SWITCH_S\n"
+        "assert proc.main() == proc.EXIT_CONFIG and sys.getswitchinterval() == proc.SWITCH_S\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0

@@ -100,6 +100,66 @@ compiler.wait()
 assert compiler.count == 6
 """
 
+LARGE_FIRST = """
+from octavo.kernels.triton.narrow import narrow
+begun = []
+class Told(Compiler):
+    def _begin(self):
+        assert not any(job.future.running() or job.future.done() for job in self._held)
+        self._pool.submit = lambda run: begun.append(run.__self__.size)
+        super()._begin()
+
+compiler = Told(1)
+def work():
+    norm(64)
+    norm(128)
+    logits, number = torch.empty((1, 5003), device="meta"), torch.empty(1, device="meta")
+    narrow(logits, number.int(), number, number)
+compiler.note(work)
+assert len(begun) == 3 and begun[0] > 5000 > begun[1] == begun[2] > 0, begun
+compiler.close()
+assert not _rms_norm.device_caches[0][0]  # the next launch compiles it
+
+closed = Compiler(1)
+closed.close()
+closed.note(lambda: norm(2048))
+assert all(kernel.future.cancelled() for _, _, kernel in closed._noted)
+assert not _rms_norm.device_caches[0][0]
+"""
+
+# The stub in C that launches a kernel is made before it is known what became of the kernel.
+STUB = """
+import time
+from types import SimpleNamespace
+from triton.backends.nvidia import driver as nvidia
+from triton.runtime import driver
+texts, at_once, most = [], [0], [0]
+def compile_module(src, **_):
+    texts.append((threading.current_thread().name, src))
+    if texts[-1][0] == "octavo-stub":
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        time.sleep(0.01)
+        at_once[0] -= 1
+    return SimpleNamespace(launch=None)
+nvidia.compile_module_from_src, nvidia.library_dirs = compile_module, list
+driver.active.launcher_cls = nvidia.CudaLauncher
+compiler = Compiler(1)
+compiler.note(lambda: norm(64))
+compiler.wait()
+(stub, early), (thread, late) = texts
+assert stub == "octavo-stub" and thread.startswith("octavo-compile") and early == late
+_rms_norm.device_caches.clear()
+again = Compiler(1)
+again.note(lambda: norm(64))
+again.wait()
+assert len(texts) == 3  # what is kept needs no stub ahead
+several = Compiler(4)
+several.note(lambda: [norm(size) for size in (128, 256, 512, 1024)])
+several.wait()
+assert len(texts) == 11 and most == [1]  # of one text, one after the other: all but the first will find it
+"""
+
 TOO_LATE = """
 from octavo.base.errors import EngineError
 norm_made = rms_norm
@@ -113,7 +173,9 @@ else:
 
 
 @pytest.mark.parametrize(
-    "code", [COMPILED, UNDER_WAY, SAMPLING, TOO_LATE], ids=["compiled", "under way", "sampling", "too late"]
+    "code",
+    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, TOO_LATE],
+    ids=["compiled", "under way", "sampling", "large first", "stub", "too late"],
 )
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)

@@ -45,6 +45,14 @@ def test_slabs_say_what_the_whole_says(named, monkeypatch):
     assert torch.equal(describe_all(describe, logits, tokens, 4, asked), describe(logits, tokens, 4, asked))
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 7, 8, 100])
+def test_slabs_begin_on_sixteen_bytes_where_fours_of_rows_fit(rows):
+    spans = list(step.slabs(50, 30, 30 * rows + 29))
+    assert all(4 * 30 * span.start % 16 == 0 for span in spans) or rows < 4
+    assert [place for span in spans for place in range(50)[span]] == list(range(50))
+    assert all(rows - 3 <= span.stop - span.start <= rows for span in spans)
+
+
 @pytest.mark.parametrize(("vocab", "top"), [(30, 0), (30, 40), (5000, 20), (9000, 1)])
 @pytest.mark.parametrize("equals", [False, True])
 def test_the_kernel_says_what_the_reference_says(vocab, top, equals):

@@ -242,7 +242,7 @@ def test_logprobs_equal_torch_and_are_the_models_own():
 def test_prompt_logprobs_in_chunks_and_slabs(chunk):
     model = ToyModel()
     runner = make_runner(model, kv=layout(num_blocks=128))
-    runner._prompt_logprobs._slab = 2
+    runner._prompt_logprobs._slab = 100  # two positions
     driver = Driver(runner)
     prompt = [2, 7, 1, 8, 2, 8, 1, 8, 3]
     added = [driver.added(0, prompt, sampling=greedy(prompt_logprobs=2)), driver.added(1, [5, 5, 5])]
