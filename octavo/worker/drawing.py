@@ -93,13 +93,11 @@ class DrawingBoard:
 
         drawn: list[Tensor] = []
         capture = self._platform.capture
-        return Drawing(
-            score=capture(score),
-            keep=capture(lambda _: kept.copy_(logits)),
-            rules={name: capture(_worked(rule, logits)) for name, rule in self._rules.items()},
-            draw=capture(draw),
-            describe=capture(describe),
-        )
+        scored, copied = capture(score), capture(lambda _: kept.copy_(logits))
+        rules = {name: capture(_worked(rule, logits)) for name, rule in self._rules.items()}
+        draws = capture(draw)
+        draws.replay()  # what is described has to be tokens
+        return Drawing(scored, copied, rules, draws, capture(describe))
 
 
 def first_of(tensor: Tensor, count: int) -> Tensor:
