@@ -131,9 +131,9 @@ class Yard:
             self._waiting.append(job)
             return
         try:
-            self._workshop.load(job.backend)
-            gc.collect()
-            gc.freeze()  # what is there now stays shared with the forks
+            if self._workshop.load(job.backend):
+                gc.collect()
+                gc.freeze()  # what is there now stays shared with the forks
             self._say(_answer(job, Verdict()))
         except UserError as error:
             self._say(_answer(job, Verdict(error=error.message, refused=True)))

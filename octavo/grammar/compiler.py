@@ -44,6 +44,7 @@ class Compiler:
         self.child = Child(setup)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="octavo-grammar")
         self._backends: dict[str, Backend] = {}
+        self._building = threading.Lock()  # of backends
         self._lock = threading.Lock()
         self._waiting: dict[GrammarSpec, Future[Compiled]] = {}
         self._later: threading.Timer | None = None
@@ -52,14 +53,10 @@ class Compiler:
         """Build what the first engine needs once, now: its table of tokens holds the interpreter up for a while. The
         process that tries constraints out follows when the server has come to rest."""
         for name in choices("auto")[:1]:
-            self._threads.submit(self._warm, name)
+            self._threads.submit(self._backend, name)
             self._later = threading.Timer(REST_S, self.child.warm, (name,))
             self._later.daemon = True
             self._later.start()
-
-    def _warm(self, name: str) -> None:
-        self.table.warm()
-        self._backend(name).compile(Form("regex", "a"))
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
         """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
@@ -126,9 +123,14 @@ class Compiler:
         return Compiled(grammar, Closer(self.table, known, verdict.opening), verdict.opening, size)
 
     def _backend(self, name: str) -> Backend:
-        with self._lock:
+        """Whole at once: of threads that find something missing, each would build it (cached_property has no lock from
+        Python 3.12 on), and with tables of a vocabulary that takes tens of seconds."""
+        with self._building:
             if name not in self._backends:
-                self._backends[name] = BACKENDS.get(name)(self.table)
+                self.table.warm()
+                backend = BACKENDS.get(name)(self.table)
+                backend.compile(Form("regex", "a"))
+                self._backends[name] = backend
             return self._backends[name]
 
 

@@ -33,15 +33,21 @@ class Workshop:
         self._table = VocabularyTable(setup.vocabulary, setup.width)
         self._memory_bytes = setup.memory_bytes
         self._backends: dict[str, Backend] = {}
+        self._loaded: set[str] = set()
 
-    def load(self, name: str) -> None:
-        """Get an engine ready: what it builds once is not any constraint's cost. Raises Refused if it is not there."""
+    def load(self, name: str) -> bool:
+        """Get an engine ready: what it builds once is not any constraint's cost. False: it is. Raises Refused if it is
+        not there."""
+        if name in self._loaded:
+            return False
         self._backend(name)
         address_space()  # its imports
         try:
             self._try(Job(0, name), USUAL)
         except UserError:  # some other engine's
             self._backend(name).compile(Form("regex", "a"))
+        self._loaded.add(name)
+        return True
 
     def run(self, job: Job) -> Verdict:
         """The verdict on `job.spec`. Raises nothing that a constraint can cause."""

@@ -89,15 +89,19 @@ class DrawingBoard:
 
         def describe(_: Cut) -> Tensor:
             tokens, told = drawn
-            return self._ops.describe(kept, tokens.clamp(min=0), MAX_LOGPROBS, None, told)
+            # Of a draw that was captured but not done yet they are any numbers.
+            tokens = tokens.clamp(min=0, max=self._table.vocab_size - 1)
+            return self._ops.describe(kept, tokens, MAX_LOGPROBS, None, told)
 
         drawn: list[Tensor] = []
         capture = self._platform.capture
-        scored, copied = capture(score), capture(lambda _: kept.copy_(logits))
-        rules = {name: capture(_worked(rule, logits)) for name, rule in self._rules.items()}
-        draws = capture(draw)
-        draws.replay()  # what is described has to be tokens
-        return Drawing(scored, copied, rules, draws, capture(describe))
+        return Drawing(
+            score=capture(score),
+            keep=capture(lambda _: kept.copy_(logits)),
+            rules={name: capture(_worked(rule, logits)) for name, rule in self._rules.items()},
+            draw=capture(draw),
+            describe=capture(describe),
+        )
 
 
 def first_of(tensor: Tensor, count: int) -> Tensor:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
@@ -19,6 +20,7 @@ from octavo.grammar.cache import ByteCache
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.forms import check_shape, check_spec
 from octavo.grammar.frames import Verdict
+from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.schema import normal
 from octavo.grammar.spec import GrammarSpec, decode_spec, encode_spec
 
@@ -294,3 +296,29 @@ def test_a_crowd_of_sound_constraints_is_served_whole(compiler):
     """More than may be there at once stand in line; nobody is sent away."""
     futures = [compiler.submit(json_spec({"type": "object", "properties": {f"c{i}": {}}})) for i in range(60)]
     assert all(future.result(60).opening is not None for future in futures)
+
+
+class Unlocked(LLGuidance):
+    """As from Python 3.12 on: whoever finds nothing there builds it."""
+
+    built = 0
+
+    @property
+    def _tokenizer(self):
+        if "made" not in self.__dict__:
+            type(self).built += 1
+            time.sleep(0.2)
+            self.__dict__["made"] = LLGuidance._tokenizer.func(self)
+        return self.__dict__["made"]
+
+
+def test_a_crowd_that_comes_first_builds_an_engine_once(monkeypatch):
+    monkeypatch.setattr(compiler_module, "BACKENDS", SimpleNamespace(get=lambda _: Unlocked))
+    compiler = Compiler(WIRE, WIDTH)
+    try:
+        specs = [json_spec({"type": "object", "properties": {f"d{i}": {}}}) for i in range(12)]
+        for future in [compiler.submit(spec) for spec in specs]:
+            future.result(60)
+    finally:
+        compiler.close()
+    assert Unlocked.built == 1
