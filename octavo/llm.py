@@ -26,6 +26,7 @@ from octavo.base.params import SamplingParams
 from octavo.base.wire import EngineStats, TokenOutput
 from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
+from octavo.engine.interpreter import taking_turns
 from octavo.engine.keywords import engine_config
 from octavo.text.collect import Collector
 from octavo.text.ids import are_numbers
@@ -102,16 +103,17 @@ class LLM:
     def __init__(self, model: str, *, tokenizer: str | None = None, **options: Any) -> None:
         options.setdefault("long_prefill_token_threshold", 0)  # nobody reads along
         config = engine_config(model=model, tokenizer=tokenizer, **options)
-        client = InprocClient.launch(config)
-        try:
-            files = client.engine.files
-            assert files is not None
-            limits = Limits(client.ready.max_model_len, client.ready.vocab_size)
-            text = load_text(files, config.model).processor(limits)
-            client.prepare()
-        except BaseException:
-            client.close()
-            raise
+        with taking_turns():
+            client = InprocClient.launch(config)
+            try:
+                files = client.engine.files
+                assert files is not None
+                limits = Limits(client.ready.max_model_len, client.ready.vocab_size)
+                text = load_text(files, config.model).processor(limits)
+                client.prepare()
+            except BaseException:
+                client.close()
+                raise
         self._set_up(config, client, text)
 
     def _set_up(self, config: EngineConfig, client: InprocClient, text: TextProcessor) -> None:
@@ -251,7 +253,7 @@ class LLM:
         return [one.typed() for one in given]
 
     def _run(self, jobs: "list[_Job]", use_tqdm: bool) -> list[RequestOutput]:
-        with _Progress(len(jobs), use_tqdm) as progress, _settled_heap():
+        with _Progress(len(jobs), use_tqdm) as progress, _settled_heap(), taking_turns():
             reader = _Reader(jobs, progress)
             requests = [request for job in jobs for request in job.prepared.requests]
             self._batch.run(requests, reader.take, reader.take_tokens)

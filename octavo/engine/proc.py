@@ -26,6 +26,7 @@ from octavo.base.errors import ConfigError, ModelFileError, OctavoError
 from octavo.base.wire import Abort, Control, EngineInput, EngineRequest, Fatal, Shutdown, StepOutputs, Vocabulary
 from octavo.engine.control import execute
 from octavo.engine.core import Core
+from octavo.engine.interpreter import take_turns
 from octavo.engine.spare import AHEAD, FOR_CPU
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,6 @@ HEARTBEAT_S = 1.0  # an engine with work says something at least so often, that 
 FIRST_WAIT_S = 0.25  # after a start: whoever asks first is not to wait for what makes later steps cheaper
 STILL_WAIT_S = 0.01  # pause when there is work but no step to take
 MAX_MESSAGES_A_STEP = 1024
-# How long a thread that wants the interpreter waits for one that computes. Python's own 5 ms add up for a thread of
-# many short calls that let go of it, as torch's do: beside one that computes, 250 of them took 0.23 s and now 0.01 s.
-SWITCH_S = 0.0005
 REAL_ASSEMBLY = "octavo.engine.assemble:assemble"
 
 
@@ -175,7 +173,7 @@ def main() -> int:
     # parent to say, who drains first. While it lives we ignore them; when it is gone, we are too (die_with_parent).
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    sys.setswitchinterval(SWITCH_S)
+    take_turns()
     gc.disable()  # of what a start makes nearly all stays, and looking for the rest takes a tenth of its time
     if AHEAD in sys.argv[1:]:
         end_with(os.getppid())

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from octavo.engine import ahead, spare
+from octavo.engine.interpreter import SWITCH_S, taking_turns
 
 
 @pytest.fixture
@@ -83,8 +84,21 @@ def test_threads_of_the_process_wait_less_for_the_interpreter():
     code = (
         "import sys\n"
         "from octavo.engine import proc\n"
-        "assert sys.getswitchinterval() > proc.SWITCH_S\n"
-        "assert proc.main() == proc.EXIT_CONFIG and sys.getswitchinterval() == proc.SWITCH_S\n"
+        "from octavo.engine.interpreter import SWITCH_S\n"
+        "assert sys.getswitchinterval() > SWITCH_S\n"
+        "assert proc.main() == proc.EXIT_CONFIG and sys.getswitchinterval() == SWITCH_S\n"
     )
     done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("own", [0.005, 0.0001])
+def test_threads_of_another_process_only_for_a_while(own):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(own)
+    try:
+        with taking_turns():
+            assert sys.getswitchinterval() == pytest.approx(min(own, SWITCH_S), rel=0.05)
+        assert sys.getswitchinterval() == pytest.approx(own, rel=0.05)
+    finally:
+        sys.setswitchinterval(before)
