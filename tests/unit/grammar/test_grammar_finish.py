@@ -173,6 +173,37 @@ def test_alternatives_of_objects_are_said_where_they_just_fit(first):
         assert [alone.take(guide, token) for token in tokens] == tokens
 
 
+def ended_by_itself(spec, shared, rng, most):
+    """Tokens of a text that ends where it may, half of the time; None for one that does not come to an end."""
+    guide = Guide(shared, spec, TABLE, frozenset({EOS}), most)
+    row, out = np.zeros(TABLE.words, dtype=np.int32), []
+    while len(out) < most:
+        alone.fill(guide, row)
+        others = sorted(bits(row) - {EOS})
+        if guide.is_whole and (not others or rng.random() < 0.5):
+            return out
+        out.append(alone.take(guide, int(rng.choice(others))))
+    return None
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+@pytest.mark.parametrize("more", [0, 2])
+def test_whatever_just_fits_is_left_as_it_is(schema, more):
+    """But for blanks, whose text could have been shorter."""
+    spec, free = json_spec(schema), json_spec(schema, finish_within_budget=False)
+    shared = compiled(spec)
+    texts = [ended_by_itself(free, shared, np.random.default_rng(seed), 60) for seed in range(6)]
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    for tokens in filter(None, texts):
+        guide = Guide(shared, spec, TABLE, frozenset({EOS}), max(len(tokens) + more, len(shared.opening)))
+        for token in tokens:
+            alone.fill(guide, row)
+            if token not in bits(row) and not TABLE.tokens[token].strip():
+                break
+            assert token in bits(row)
+            assert alone.take(guide, token) == token
+
+
 def test_a_way_that_never_turns_back():
     """What is forced, a choice that is all there is, and the rest of a known text."""
     schema = {"type": "object", "properties": {"k": {"enum": ["aware", "bored", "north", "noise"]}}, "required": ["k"]}
