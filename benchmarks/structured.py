@@ -2,7 +2,7 @@
 
 Schemas are those of benchmarks/schemas.jsonl: the ones of the JSON-Schema-Test-Suite (2020-12 and draft 7; MIT, Julian
 Berman) and 200 that hypothesis and hypothesis-jsonschema made once. Every 200 must parse and validate, every 400 must
-say why. Needs jsonschema. Rows J1 to J7 go to benchmarks/results in the form of the other benchmarks.
+say why. Needs jsonschema. Rows J1 to J8 go to benchmarks/results in the form of the other benchmarks.
 """
 
 import argparse
@@ -17,7 +17,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.en
 
 from octavo.base.config import EngineConfig, ModelConfig  # noqa: E402
 from octavo.bench.report import Row, row, table, write  # noqa: E402
-from octavo.bench.structured import cost, hostile, schemas, tools  # noqa: E402
+from octavo.bench.structured import cost, hostile, room, schemas, tools  # noqa: E402
 from octavo.bench.structured.ask import Asker  # noqa: E402
 from octavo.cli.own_server import own_server  # noqa: E402
 
@@ -85,10 +85,19 @@ def tool_rows(asker: Asker, options: argparse.Namespace) -> tuple[list[Row], lis
     return rows, faults
 
 
+def room_rows(asker: Asker, _: argparse.Namespace) -> tuple[list[Row], list[str]]:
+    found = [room.check(asker, form, message) for form in room.FORMS for message in room.MESSAGES]
+    faults = [fault for tally in found for fault in tally.faults]
+    valid = sum(tally.valid for tally in found)
+    what = f"labels with little room that are those without a limit, {valid + len(faults)} answers"
+    return [row("J8", what, 100 * valid / max(1, valid + len(faults)), "%", limit=100)], faults
+
+
 SERVED: dict[str, Callable[[Asker, argparse.Namespace], tuple[list[Row], list[str]]]] = {
     "json": json_rows,
     "seed": seed_rows,
     "tools": tool_rows,
+    "room": room_rows,
     "newcomers": lambda asker, _: cost.newcomer_rows(asker),
     "hostile": lambda asker, _: hostile.rows(asker),
 }
