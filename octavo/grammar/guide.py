@@ -10,9 +10,10 @@ how much is to spare.
 
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.closing import PATIENT, Compiled
-from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, SPACE, START, STRINGS, is_outside, is_value
+from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
 from octavo.grammar.preface import Preface
 from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.tight import rest_behind, tighten
 from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
@@ -98,12 +99,7 @@ class Guide:
         """Take out of the mask of a tight guide what is plain to see that no text as short as the plan goes on with:
         so it is not drawn for nothing, and steps in flight need not be computed anew."""
         assert self._plan is not None
-        token = self._plan[0]
-        text = self.vocabulary.tokens[token]
-        if is_value(self._place) and text.startswith(b'"'):  # whatever the string said more would be longer
-            row &= self.vocabulary.quotes
-        elif is_outside(self._place) and text.strip(SPACE):
-            row &= ~self.vocabulary.blanks
+        tighten(row, self.vocabulary, self._place, self._plan[0])
 
     def affords(self, token: int) -> bool:
         """First: whether the token stands, there being room for it and for an end behind it whatever
@@ -253,19 +249,10 @@ class Guide:
 
     def _leads_on(self, token: int) -> bool | None:
         """Of a token that begins the text of the plan: whether there is room for the rest. None: it begins another."""
-        if not self._plan:
+        rest = rest_behind(self.vocabulary, self._plan, token) if self._plan else None
+        if rest is None:
             return None
-        vocabulary, plan = self.vocabulary, self._plan
-        text, first = vocabulary.tokens[token], vocabulary.tokens[plan[0]]
-        if not text or not (first.startswith(text) or text.startswith(first)):
-            return None
-        whole = vocabulary.text(plan)
-        if not whole.startswith(text):
-            return None
-        rest = vocabulary.greedy(whole[len(text) :])
-        if rest is None or len(rest) > self._left:
-            return False
-        if not (self._matcher.closes(rest) if rest else self._matcher.is_accepting):
+        if len(rest) > self._left or not (self._matcher.closes(rest) if rest else self._matcher.is_accepting):
             return False
         self._plan = rest
         self._schedule(self._left)
