@@ -16,10 +16,12 @@ from octavo.worker.capacity import Need
 
 log = logging.getLogger(__name__)
 
+EDITION = 2  # of the steps that are measured: counted up where they come to need more memory within a version
+
 
 def key_of(*facts: object) -> str:
     """A name for a measurement; the facts must have stable texts."""
-    return hashlib.sha256("\n".join(map(repr, facts)).encode()).hexdigest()[:32]
+    return hashlib.sha256("\n".join(map(repr, (EDITION, *facts))).encode()).hexdigest()[:32]
 
 
 def recall(key: str) -> Need | None:
