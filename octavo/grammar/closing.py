@@ -84,8 +84,7 @@ class Closer:
             row = self._mask(matcher)
         if row is None or limit < 1:
             return None
-        rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
-        found = next((list(rest) for rest in rests if matcher.closes(rest)), None)
+        found = self._rest(matcher, row, last, limit)
         return self._deeper(matcher, last, limit) if found is None and last and not self.is_json else found
 
     def follow(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
@@ -99,8 +98,7 @@ class Closer:
                 path += forced
             row = None if at.is_accepting else self._mask(at)
             if row is not None:
-                rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
-                rest = next((rest for rest in rests if at.closes(rest)), None)
+                rest = self._rest(at, row, last, limit)
                 if rest is None and len(path) <= 2 * limit:
                     move = next((move for move, _ in self._offers(row) if at.push(move)), None)
                     if move is None:
@@ -111,6 +109,11 @@ class Closer:
             way = path if len(path) <= limit else self._repacked(matcher, path)
             return way if len(way) <= limit and matcher.closes(way) else None
         return None
+
+    def _rest(self, matcher: Matcher, row: Words, last: list[int], limit: int) -> list[int] | None:
+        """What is left of a known way, the last one or that from the beginning, and makes the text whole."""
+        rests = chain(whole_rests(row, last, limit), self._opening.offered(row, limit))
+        return next((list(rest) for rest in rests if matcher.closes(rest)), None)
 
     def _deeper(self, matcher: Matcher, last: list[int], limit: int) -> list[int] | None:
         """The last way for a text that has nested further since: its last token as often as it may come."""

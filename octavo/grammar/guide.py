@@ -40,7 +40,6 @@ class Guide:
         self._preface = Preface(vocabulary, spec)
         self._free = spec.thoughts is not None or bool(spec.after)
         self._costs = compiled.closer.costs
-        self._is_json = compiled.closer.is_json
         self._moves = vocabulary.moves
         self._place, self._depth = START, 0  # in the text, as far as it is JSON, and brackets that are open
         self._plan: list[int] | None = None
@@ -93,7 +92,9 @@ class Guide:
     @property
     def is_tight(self) -> bool:
         """Whether there is room for the plan and for nothing longer."""
-        return self._plan is not None and 0 < self._left <= len(self._plan) and not self._free and self._is_json
+        if self._plan is None or not 0 < self._left <= len(self._plan):
+            return False
+        return not self._free and self._compiled.closer.is_json
 
     def tighten(self, row: Words) -> None:
         """Take out of the mask of a tight guide what is plain to see that no text as short as the plan goes on with:

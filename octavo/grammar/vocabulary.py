@@ -81,10 +81,8 @@ class VocabularyTable:
     @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
         """Every token that has a text, ends of sequence left out."""
-        bits = np.zeros(self.words * 32, dtype=np.uint8)
-        bits[: self.width] = self.lengths > 0
-        bits[list(self.ends)] = 0
-        return np.packbits(bits, bitorder="little").view(np.int32)
+        ends = set(self.ends)
+        return self._mask_of(token for token, text in enumerate(self.tokens) if text and token not in ends)
 
     @cached_property
     def blanks(self) -> npt.NDArray[np.int32]:

@@ -21,38 +21,35 @@ TRIED_WITH_GPU = ("2.11.",)
 """Those with which an engine on a GPU was seen to start and answer so, its steps captured."""
 
 LATER = frozenset(
-    (
-        *(
-            f"torch.{name}"
-            for name in (
-                "_higher_order_ops",
-                "_meta_registrations",
-                "_native",
-                "ao",
-                "autograd.gradcheck",
-                "compiler",
-                "distributed._meta_registrations",
-                "distributions",
-                "export",
-                "func",
-                "masked",
-                "nested",
-                "nn.intrinsic",
-                "nn.qat",
-                "nn.quantizable",
-                "nn.quantized",
-                "optim",
-                "profiler",
-                "quantization",
-                "testing",
-                "testing._comparison",
-                "utils.data",
-            )
-        ),
-        "pynvml",  # where it is installed: torch asks it for a GPU's temperature and the like
-        "torchgen.model",
+    f"torch.{name}"
+    for name in (
+        "_higher_order_ops",
+        "_meta_registrations",
+        "_native",
+        "ao",
+        "autograd.gradcheck",
+        "compiler",
+        "distributed._meta_registrations",
+        "distributions",
+        "export",
+        "func",
+        "masked",
+        "nested",
+        "nn.intrinsic",
+        "nn.qat",
+        "nn.quantizable",
+        "nn.quantized",
+        "optim",
+        "profiler",
+        "quantization",
+        "testing",
+        "testing._comparison",
+        "utils.data",
     )
-)
+) | {
+    "pynvml",  # where it is installed: torch asks it for a GPU's temperature and the like
+    "torchgen.model",
+}
 FIRST = ("torch.nested", "torch.func", "torch.compiler")
 """Run before any other of LATER, in torch's own order: what they import of torch.fx has circles that open otherwise."""
 HANDED_ON = {
