@@ -16,19 +16,32 @@ STEPS = 3
 
 
 class Engine:
-    """Steps that all choices are in."""
+    """Steps that all choices are in: one begins once all of them wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._begun = asyncio.Event()
 
     def submit(self, request: EngineRequest) -> Any:
-        return Outputs(request.id)
+        return Outputs(request.id, self)
+
+    async def next_step(self) -> None:
+        self._waiting += 1
+        begun = self._begun
+        if self._waiting == CHOICES:
+            self._waiting, self._begun = 0, asyncio.Event()
+            begun.set()
+        await begun.wait()
 
 
 class Outputs:
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, engine: Engine) -> None:
         self._id = id
+        self._engine = engine
 
     async def __aiter__(self) -> AsyncIterator[TokenOutput]:
         for step in range(STEPS):
-            await asyncio.sleep(0.01)
+            await self._engine.next_step()
             yield TokenOutput(self._id, [step], finish="length" if step == STEPS - 1 else None)
 
     def close(self) -> None:
