@@ -107,9 +107,9 @@ def test_too_many_fields() -> None:
     ],
 )
 def test_deep_nesting_is_refused_quickly(body: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert fail_of(body)[0] == 400
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 def test_flat_but_large_passes() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import logging
-import time
 
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
@@ -19,7 +18,7 @@ from octavo.serve.journey import Journey, Timer
 from octavo.serve.metrics import MAX_USAGES, Metrics
 from octavo.serve.pulse import Line
 from octavo.serve.record import Recorder
-from octavo.serve.series import MAX_CHILDREN, Counts, Gauges, Shown, Tallies, Tally
+from octavo.serve.series import MAX_CHILDREN, Counts, Gauges, Shown, Tallies
 
 # What vLLM's V1 engine exports that has a meaning on one host without adapters, drafts, media and connectors.
 VLLM_GAUGES = {
@@ -187,42 +186,6 @@ class Fixed(Collector):
 
     def collect(self) -> list[Metric]:
         return self._families
-
-
-def test_a_scrape_costs_a_fraction_of_what_the_library_takes() -> None:
-    """It holds every stream up: against the library's own writing of the same page on this machine."""
-    metrics = made(compat=True)
-    for index in range(4):
-        metrics.usages(f"key-{index}")
-    families = list(text_string_to_metric_families(metrics.render().decode()))
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Fixed(families))
-
-    def seconds(write) -> float:  # type: ignore[no-untyped-def]
-        begin = time.perf_counter()
-        write()
-        return time.perf_counter() - begin
-
-    theirs = min(seconds(lambda: generate_latest(registry)) for _ in range(10))
-    assert min(seconds(metrics.render) for _ in range(10)) < theirs / 3
-
-
-def test_a_token_costs_less_than_prometheus_client_takes() -> None:
-    """Against the library on this machine now, not against a number."""
-    from prometheus_client import Histogram
-
-    bounds = [0.001 * 2**power for power in range(20)]
-    theirs = Histogram("x", "text", buckets=bounds, registry=CollectorRegistry())
-    ours = Tally(bounds)
-
-    def seconds(observe) -> float:  # type: ignore[no-untyped-def]
-        begin = time.perf_counter()
-        for _ in range(20_000):
-            observe(0.01)
-        return time.perf_counter() - begin
-
-    assert min(seconds(ours.observe) for _ in range(3)) < min(seconds(theirs.observe) for _ in range(3))
-    assert ours.count == 60_000
 
 
 def test_the_line_of_figures() -> None:

@@ -47,10 +47,10 @@ def good_file(path: Path) -> bytes:
 def refused(path: Path, data: bytes, match: str | None = None) -> None:
     """The bytes must give a ModelFileError that names the file, soon."""
     path.write_bytes(data)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ModelFileError, match=match) as caught:
         read_gguf(path)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
