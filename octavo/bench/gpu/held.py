@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.base.params import SamplingParams, StructuredOutputsParams
@@ -57,21 +58,38 @@ def dress(llm: Any) -> None:
     llm._text.tokenizer.eos_ids = (END,)
 
 
-def held_rate(llm: Any, size: int, sizes: Sizes, seed: int, *, free: bool = False) -> float:
-    """Tokens a second of `size` streams, each held to a schema of its own or `free`."""
-    load = even(size, sizes.decode_in, sizes.held_out, seed=seed)
-    common: dict[str, Any] = {"temperature": 1.0, "max_tokens": sizes.held_out, "detokenize": False}
+def held_lengths(llm: Any, size: int, sizes: Sizes, seed: int) -> tuple[list[int], float]:
+    """Tokens of each of `size` streams held to a schema of its own, and seconds for all of them."""
+    return _timed(
+        llm,
+        sizes,
+        [
+            SamplingParams(
+                temperature=1.0,
+                max_tokens=sizes.held_out,
+                detokenize=False,
+                seed=seed + index,
+                structured_outputs=StructuredOutputsParams(json=schema_of(index)),
+            )
+            for index in range(size)
+        ],
+        seed,
+    )
+
+
+def free_seconds(llm: Any, lengths: Sequence[int], sizes: Sizes, seed: int) -> float:
+    """Seconds for free streams as long as these: those that are held may end before their limit, and the batch that is
+    left gives fewer tokens a step, held or not."""
     params = [
-        SamplingParams(**common, seed=seed + index, ignore_eos=True)
-        if free
-        else SamplingParams(
-            **common,
-            seed=seed + index,
-            structured_outputs=StructuredOutputsParams(json=schema_of(index)),
-        )
-        for index in range(size)
+        SamplingParams(temperature=1.0, max_tokens=length, detokenize=False, seed=seed + index, ignore_eos=True)
+        for index, length in enumerate(lengths)
     ]
+    return _timed(llm, sizes, params, seed)[1]
+
+
+def _timed(llm: Any, sizes: Sizes, params: list[SamplingParams], seed: int) -> tuple[list[int], float]:
+    prompts = even(len(params), sizes.decode_in, 1, seed=seed).prompts
     begin = time.perf_counter()
-    results = llm.generate([{"prompt_token_ids": prompt} for prompt in load.prompts], params, use_tqdm=False)
+    results = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
     seconds = time.perf_counter() - begin
-    return sum(len(result.outputs[0].token_ids) for result in results) / seconds
+    return [len(result.outputs[0].token_ids) for result in results], seconds

@@ -1,7 +1,6 @@
 """Stages of the offline API: one engine of random weights, throughput, decode alone and time to first token."""
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from octavo.bench.data import even
 from octavo.bench.gpu.child import Report
-from octavo.bench.gpu.held import dress, held_rate
+from octavo.bench.gpu.held import dress, free_seconds, held_lengths
 from octavo.bench.gpu.host import busy_share, host_time
 from octavo.bench.gpu.setting import Setting, model_folder
 from octavo.bench.gpu.timing import repeated
@@ -83,19 +82,19 @@ class Offline:
             report(point, 1e3 * statistics.median(times))
 
     def schemas(self, report: Report, point: str, free_point: str) -> None:
-        """Streams that are held to schemas and free ones, by turns; the schemas were compiled before."""
+        """Streams that are held to schemas and free ones of the same lengths, by turns; the schemas were compiled
+        before."""
         sizes, size = self._sizes, self._sizes.decode_batches[-1]
         if not self._dressed:
             dress(self._llm)
             self._dressed = True
-        begin = time.perf_counter()
-        held_rate(self._llm, size, sizes, self._next())
-        first = time.perf_counter() - begin
-        held_rate(self._llm, size, sizes, self._next(), free=True)
+        lengths, first = held_lengths(self._llm, size, sizes, self._next())
+        free_seconds(self._llm, lengths, sizes, self._next())
         held, free = [], []
         for _ in range(sizes.decode_rounds):
-            free.append(held_rate(self._llm, size, sizes, self._next(), free=True))
-            held.append(held_rate(self._llm, size, sizes, self._next()))
+            lengths, seconds = held_lengths(self._llm, size, sizes, self._next())
+            held.append(sum(lengths) / seconds)
+            free.append(sum(lengths) / free_seconds(self._llm, lengths, sizes, self._next()))
         rate, other = statistics.median(held), statistics.median(free)
         report(free_point, other)
         report(point, 100 * rate / other, f"{rate:.5g} of {other:.5g} tok/s, the first run took {first:.2f} s")

@@ -82,7 +82,7 @@ class Point:
 _MIX = "256 requests, in and out uniform 100..1024, offline"
 _DECODE = "decode alone, 128 in, 256 out"
 _FIRST = "time to first token"
-_SCHEMAS = "64 streams, a schema of its own each, rate over that of free ones"
+_SCHEMAS = "64 streams, a schema of its own each, rate over that of free ones of the same lengths"
 POINTS: dict[str, Point] = {
     "copy": Point("copy inside the GPU, read and write", "GB/s"),
     "gemm": Point("bf16 matrix product of 8192", "TFLOP/s"),
@@ -135,9 +135,9 @@ POINTS: dict[str, Point] = {
     "S2.awake": Point("Qwen3-8B, waking from level 1", "ms", less=True),
     "S2.asleep": Point("Qwen3-8B, falling asleep at level 1", "ms", less=True),
     "G1": Point(f"Qwen3-0.6B, {_SCHEMAS}", "%", 90),
-    "G1.free": Point("Qwen3-0.6B, 64 streams, free, drawn at temperature 1", "tok/s"),
+    "G1.free": Point("Qwen3-0.6B, 64 free streams of the same lengths, drawn at temperature 1", "tok/s"),
     "G1.8b": Point(f"Qwen3-8B, {_SCHEMAS}", "%", 97),
-    "G1.8b-free": Point("Qwen3-8B, 64 streams, free, drawn at temperature 1", "tok/s"),
+    "G1.8b-free": Point("Qwen3-8B, 64 free streams of the same lengths, drawn at temperature 1", "tok/s"),
     **{
         f"G2.{way}{tail}": Point(f"Qwen3-0.6B, {streams}, {how}: rate over that of plain greedy ones", "%", 100)
         for way, (how, _) in WAYS.items()
