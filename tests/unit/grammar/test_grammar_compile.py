@@ -14,7 +14,7 @@ import pytest
 from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
 
 from octavo.base.errors import Overloaded, UserError
-from octavo.grammar import compile_worker, frames
+from octavo.grammar import compile_worker, fork, frames
 from octavo.grammar import compiler as compiler_module
 from octavo.grammar.cache import ByteCache
 from octavo.grammar.compiler import Compiler
@@ -138,14 +138,14 @@ def test_many_slow_ones_at_once_hold_nobody_up(compiler, monkeypatch):
 
 def test_what_a_fork_dies_of_is_told():
     for cause, cpu_s, evicted, message, busy in (
-        (signal.SIGPROF, 1.0, False, compile_worker.TOO_SLOW, False),
-        (signal.SIGALRM, 0.5, False, compile_worker.TOO_SLOW, False),
+        (signal.SIGPROF, 1.0, False, fork.TOO_SLOW, False),
+        (signal.SIGALRM, 0.5, False, fork.TOO_SLOW, False),
         (signal.SIGALRM, 0.01, False, None, True),
-        (signal.SIGKILL, 0.5, True, compile_worker.TOO_SLOW, False),
-        (signal.SIGKILL, 0.5, False, compile_worker.TOO_LARGE, False),
-        (signal.SIGSEGV, 0.1, False, compile_worker.TOO_LARGE, False),
+        (signal.SIGKILL, 0.5, True, fork.TOO_SLOW, False),
+        (signal.SIGKILL, 0.5, False, fork.TOO_LARGE, False),
+        (signal.SIGSEGV, 0.1, False, fork.TOO_LARGE, False),
     ):
-        verdict = compile_worker._sentence(cause, cpu_s, evicted)
+        verdict = fork.sentence(cause, cpu_s, evicted)
         assert (verdict.error, verdict.busy) == (message, busy)
         assert verdict.passing == (not busy and cause in (signal.SIGALRM, signal.SIGKILL))
 
@@ -153,8 +153,8 @@ def test_what_a_fork_dies_of_is_told():
 def test_a_refusal_of_a_bad_hour_is_not_kept(compiler, monkeypatch):
     spec = json_spec({"type": "object", "properties": {"again": {"type": "integer"}}})
     for verdict in (
-        Verdict(error=compile_worker.TOO_SLOW, passing=True),
-        Verdict(error=compile_worker.TOO_SLOW),
+        Verdict(error=fork.TOO_SLOW, passing=True),
+        Verdict(error=fork.TOO_SLOW),
     ):
         monkeypatch.setattr(compiler.child, "judge", lambda *_, verdict=verdict: verdict)
         with pytest.raises(UserError, match="takes too long"):
@@ -198,16 +198,46 @@ def test_no_fork_of_a_lost_process_stays(compiler):
         assert first is not None
         waits = [compiler.submit(json_spec({"const": f"{round} {i}", "type": "string"})) for i in range(12)]
         time.sleep(0.008 * round)
-        forks = children(first)
+        running = children(first)
         os.kill(first, signal.SIGKILL)
         for future in waits:
             assert future.result(frames.STARVED_S - 5).opening is not None
-        assert not [fork for fork in forks if os.path.exists(f"/proc/{fork}/exe")]
+        assert not [each for each in running if os.path.exists(f"/proc/{each}/exe")]
 
 
 def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return file.read().split()
+
+
+def test_a_fork_is_kept_for_the_next_unless_one_was_dear(compiler):
+    pid = compiler.child.pid
+
+    def kept(spec):
+        with suppress(UserError):
+            compiler.submit(spec).result(30)
+        end = time.monotonic() + 10
+        while len(found := children(pid)) > compile_worker.IDLE:  # those of a crowd before are on their way out
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return set(found)
+
+    first = kept(json_spec({"const": "kept first"}))
+    assert first
+    assert kept(json_spec({"const": "kept second"})) <= first
+    assert kept(json_spec({"type": "stsring"})) <= first  # a refusal costs little too
+    with pytest.raises(UserError):
+        compiler.submit(slow("kept")).result(30)
+    crowd = [compiler.submit(json_spec({"const": f"kept {i}"})) for i in range(30)]
+    assert all(future.result(60).opening is not None for future in crowd)
+    assert kept(json_spec({"const": "kept last"}))
+
+
+def test_what_a_fork_has_taken_is_not_counted_against_the_next(compiler):
+    """All of these take more processor time and memory together than one may."""
+    for number in range(250):
+        spec = json_spec({"type": "object", "properties": {f"n{number}": {"type": "string", "maxLength": 40}}})
+        assert compiler.submit(spec).result(30).opening is not None
 
 
 def test_what_is_known_is_there_at_once_and_equal_waits_are_one(compiler):
