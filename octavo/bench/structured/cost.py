@@ -14,10 +14,10 @@ from octavo.bench.structured.ask import Asker
 from octavo.bench.structured.schemas import question
 
 STREAMS = 8
-STREAM_TOKENS = 160
-NEWCOMERS = 12
+NEWCOMERS = 8
 PAUSE_S = 0.05
-NEWCOMER_TOKENS = 48
+NEWCOMER_TOKENS = 72  # the shortest answers have some 60
+STREAM_TOKENS = NEWCOMERS * (NEWCOMER_TOKENS + 16)  # so that streams outlast newcomers
 BATCHES = (1, 16)
 LENGTH = 160
 WARM_LENGTH = 64  # the shortest answers have some 45 tokens
@@ -132,7 +132,9 @@ def _beside(asker: Asker, schemas: list[dict[str, Any]]) -> list[float]:
         time.sleep(0.5)
         begin = time.perf_counter()
         for index, schema in enumerate(schemas):
-            asker.ask(question(schema, NEWCOMER_TOKENS, index))
+            reply = asker.ask(question(schema, NEWCOMER_TOKENS, index))
+            if reply.status != 200:
+                raise ValueError(f"a newcomer was refused: {reply.message}")
             time.sleep(PAUSE_S)
         end = time.perf_counter()
         return [gap for future in running for at, gap in future.result() if begin <= at <= end]
