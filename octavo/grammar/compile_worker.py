@@ -20,7 +20,7 @@ from octavo.grammar.fork import ENOUGH_CPU_S, Fork, answer_to, die_with_parent
 from octavo.grammar.frames import STARVED_S, Broken, Job, Setup, Verdict, read_frame, write_all
 from octavo.grammar.workshop import Workshop
 
-OWN_NICENESS = 5  # of this process, which has an engine to load, and whose pages a fork takes a while to share
+OWN_NICENESS = 5  # of this process once an engine is loaded, for which somebody may be waiting
 PLACES = 4  # that compute at once
 IDLE = 2  # that are kept for the next
 TURN_S = 0.05
@@ -64,6 +64,7 @@ class Yard:
                 gc.collect()
                 gc.freeze()  # what is there now stays shared with the forks
                 self._old = set(self._forks)
+                os.nice(max(0, OWN_NICENESS - os.nice(0)))
             self._say(answer_to(job, Verdict()))
         except UserError as error:
             self._say(answer_to(job, Verdict(error=error.message, refused=True)))
@@ -140,7 +141,6 @@ def main() -> int:
     """Until the stream ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    os.nice(OWN_NICENESS)
     out = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break the frames
     try:
