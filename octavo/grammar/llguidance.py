@@ -17,7 +17,7 @@ MAX_MESSAGE = 300
 MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how long each may be
 MAX_THREADS = 16
 ALONE = 48  # matchers, times the threads, that one of them has done sooner than all would begin
-CROWDED = 2  # cores on which nobody works beside the engine's own threads
+CROWDED = 2  # cores on which one thread has all done sooner than two would: nobody works beside the engine's own
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 STRICT = {"lenient": False, "coerce_one_of": False}
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
@@ -34,6 +34,11 @@ LIMITS = LLParserLimits(
 def _cores() -> int:
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(MAX_THREADS, found or 1)
+
+
+def _alone(count: int, most: int = ALONE) -> bool:
+    """Whether one thread is to do what there is for so many matchers."""
+    return _cores() <= CROWDED or count * _cores() <= most
 
 
 @cache
@@ -156,7 +161,7 @@ class LLState:
     @staticmethod
     def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> dict[int, bool]:
         address, size = _address(masks), masks.strides[0]
-        if len(matchers) * _cores() <= ALONE:
+        if _alone(len(matchers)):
             for matcher, place in zip(matchers, places):
                 matcher._matcher.unsafe_compute_mask_ptr(address + place * size, size)
         else:
@@ -172,14 +177,14 @@ class LLState:
 
     @staticmethod
     def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:
-        if len(matchers) * _cores() <= 2 * ALONE:  # it takes less than a mask
+        if _alone(len(matchers), 2 * ALONE):  # it takes less than a mask
             return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
         pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
         return list(_threads().consume_token_par(pairs))
 
     @staticmethod
     def is_apart(count: int) -> bool:
-        return _cores() > CROWDED and count * _cores() > ALONE
+        return not _alone(count)
 
     @property
     def is_accepting(self) -> bool:
