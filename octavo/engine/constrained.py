@@ -179,10 +179,10 @@ class ConstrainedSeat:
         if not ends:
             raise UserError("structured output needs a model with an end of sequence", param=spec.param)
         guide = Guide(compiled, spec, self._compiler.table, ends, limit)
-        if spec.finish_within_budget and not spec.insist and (guide.shortest is None or guide.shortest > limit):
+        if spec.must_end and not spec.insist and guide.shortest is None:
             spec = replace(spec, finish_within_budget=False)
             guide = Guide(compiled, spec, self._compiler.table, ends, limit)
-        if spec.finish_within_budget:
+        if spec.must_end:
             shortest = guide.shortest
             if shortest is None:
                 raise UserError("structured output: no text was found that fits the constraint", param=spec.param)

@@ -23,6 +23,7 @@ MAX_RESTS = 160
 SET = 8  # bytes from which a string that stands in a hint is taken for one of a set form: a date, an address
 NUDGE, STEP = 4, 4  # at least. Four is what false needs behind its f, and \u its digits
 BYTES_A_TOKEN = 2  # of text that is known word for word, with tokens that are not made for it
+REACH = 128  # tokens that one may ask for in a form of which nothing is known: another tool's name, all its arguments
 
 Run = tuple[list[int], bool]
 """Tokens of a text; whether it closes something or adds a member, and so is a step on whatever comes of it."""
@@ -45,7 +46,7 @@ class Closings(Struct, frozen=True, array_like=True):
             return known
         # Nothing is known of such a form but how this text ends: what ended it comes first, the last of it before all.
         ends: list[Run] = [([token], True) for token in dict.fromkeys(reversed(opening or ()))][:MAX_CONTENTS]
-        costs = costs_of_any(max(self.costs.turns[0] - 1, len(opening or ())))
+        costs = costs_of_any(max(self.costs.turns[0] - 1, len(opening or ()), REACH))
         return replace(known, costs=costs, outside=ends + self.outside, inside=ends + self.inside)
 
     @property

@@ -49,7 +49,7 @@ class Guide:
         self._short, self._before = 0, (START, 0)  # of a token that may have no room: its cost, the numbers before it
         self.beyond = self._matcher  # behind such a token
         self.seen: tuple[Words, int] | None = None  # masks and the place in them of the one that was filled last
-        if spec.finish_within_budget:
+        if spec.must_end:
             self._plan = self._opening()
             self._schedule(limit)
 
@@ -158,9 +158,14 @@ class Guide:
         return self._stand_in()
 
     def _begin(self) -> None:
-        self._free = False
+        self._enter()
         if self._preface.is_opening and self._preface.marker():
             self._plan = None  # it led through the thoughts whose opening this looked like
+
+    def _enter(self) -> None:
+        self._free = False
+        if self._spec.optional and self._spec.finish_within_budget:
+            self._spare = 0  # nothing had to come, so no end of it was looked for
 
     def _weigh_free(self, token: int) -> int:
         cost = self._preface.cost(token)
@@ -308,7 +313,7 @@ class Guide:
             self._matcher = self._compiled.grammar.matcher()
         if rest is None:
             return True
-        self._free = False
+        self._enter()
         tokens = self.vocabulary.greedy(rest) if rest.strip() else []
         if tokens is None:
             return False

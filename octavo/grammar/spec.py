@@ -57,7 +57,12 @@ class GrammarSpec(Struct, frozen=True, array_like=True):
     min_tokens: int = 0  # no end before this many tokens unless nothing else is left to say
     param: str = "structured_outputs"  # the field that the caller gave it in, for errors
     optional: bool = False  # with `after`: none of its texts may ever come, and the output may end without them
-    insist: bool = True  # with finish_within_budget: refuse a request for which no such end is known or fits
+    insist: bool = True  # with finish_within_budget: refuse a constraint for which no such end is known
+
+    @property
+    def must_end(self) -> bool:
+        """Whether the output has to be whole, however few tokens it may have."""
+        return self.finish_within_budget and not self.optional
 
 
 def encode_spec(spec: GrammarSpec) -> bytes:

@@ -33,7 +33,7 @@ def calls_grammar(
         return behind(_spec(f"start: message\n{rules}"), thoughts, opened, budget)
     if budget is not None and isinstance(dialect, Channels):
         return _spec(f"start: message | thoughts spoken\n{rules}{dialect.spoken_rules(terms, calls=False)}")
-    spec = replace(_spec(f"start: tail\n{rules}"), after=dialect.triggers, optional=True, finish_within_budget=False)
+    spec = replace(_spec(f"start: tail\n{rules}"), after=dialect.triggers, optional=True)
     return spec if budget is None else behind(spec, thoughts, opened, budget)
 
 
@@ -83,5 +83,6 @@ class Channels(Protocol):
 
 
 def _spec(source: str, param: str = "tools") -> GrammarSpec:
-    """An output that runs out of tokens is led to a short end where one is known."""
+    """An output that runs out of tokens is led to a short end where one is known; one that has no room for it is
+    refused."""
     return GrammarSpec("grammar", f"%llguidance {{}}\n{source}", param=param, insist=False)

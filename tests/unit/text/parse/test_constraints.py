@@ -197,6 +197,37 @@ def test_auto_holds_behind_the_opening_mark(name: str) -> None:
         assert not compiled.matcher().push(list(opener))
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize("name", [name for name in WRITERS if tool_parser(name).triggers and name != "openai"])
+def test_a_call_ends_whole_if_there_was_room_when_it_began(name: str, mode: Any) -> None:
+    ids, engine = kit(name, True)
+    table = engine._vocabulary
+    spec = spec_of(name, True, Choice(mode, ("find", "now"), strict=True))
+    prefix: list[int] = []
+    if mode == "auto":
+        mark = next((each for each in spec.after if each in ids), spec.after[0])
+        prefix = [*b"Well. ", *([ids[mark]] if mark in ids else mark.encode())]
+    form = check_spec(spec)
+    grammar, known = engine.compile(form), closings(table, form.hints, longest=form.longest)
+    opening = Closer(table, known).shortest(grammar.matcher())
+    assert opening is not None
+    compiled = Compiled(grammar, Closer(table, known.opened(table, opening), opening), opening, 0)
+    names = {token: mark for mark, token in ids.items()}
+    for seed in range(8):
+        chance = random.Random(seed)
+        limit = len(prefix) + len(opening) + chance.choice([0, 1, 5, 20, 60, 120])
+        guide = Guide(compiled, spec, table, frozenset({EOS}), limit)
+        line: list[int] = []
+        while len(line) < limit and EOS not in line:
+            may = [token for token in allowed(guide) if token in LIKED or token >= EOS] or allowed(guide)
+            sampled = prefix[len(line)] if len(line) < len(prefix) else chance.choice(may)
+            line.append(alone.take(guide, sampled))
+        text = b"".join(names[token].encode() if token in names else bytes([token]) for token in line if token != EOS)
+        said = read(name, text.decode("utf-8", "replace"))
+        assert said.text.startswith("Well." if mode == "auto" else "")
+        check(said, ("find", "now"))
+
+
 @pytest.mark.parametrize("opened", [True, False])
 @pytest.mark.parametrize("budget", [None, 5])
 def test_thoughts_go_before_calls(opened: bool, budget: int | None) -> None:
