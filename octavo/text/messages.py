@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jinja2 import nodes
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, missing
 
 MAX_MESSAGES = 16_384
 MAX_PARTS = 1024
@@ -57,11 +57,16 @@ def _message(message: Mapping[str, Any], where: str, traits: TemplateTraits) -> 
     result = {name: value for name, value in message.items() if value is not None}
     if role == "developer" and not traits.knows_developer:
         result["role"] = "system"
-    result["content"] = _content(message.get("content"), f"{where}.content", traits)
     if "tool_calls" in result:
         result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls", traits.json_arguments)
         if not result["tool_calls"]:
             del result["tool_calls"]
+    content = message.get("content")
+    if content is None and "tool_calls" not in result:
+        if role != "assistant":
+            raise missing(f"{where}.content")
+        content = result.get("refusal", "")  # templates take null for granted only beside calls
+    result["content"] = _content(content, f"{where}.content", traits)
     return result
 
 

@@ -152,6 +152,8 @@ class Message(Struct, kw_only=True):
     reasoning: Text | None = None
     reasoning_content: Text | None = None
     refusal: Text | None = None
+    function_call: Any = None
+    audio: Any = None
 
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]

@@ -210,6 +210,8 @@ def test_parts_are_joined_where_the_template_wants_a_string() -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"type": ["text"]}]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text", "text": "a"}] * 2000}], "messages[0].content"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": "a"}, {"role": "tool", "content": None}], "messages[1].content"),
         ([{"role": "user", "content": "a", "tool_calls": "x"}], "messages[0].tool_calls"),
         ([{"role": "user", "content": "a", "tool_calls": [1]}], "messages[0].tool_calls[0]"),
         ([{"role": "user", "content": "a"}] * 20_000, "messages"),
@@ -219,6 +221,12 @@ def test_malformed_messages(messages: Any, param: str) -> None:
     with pytest.raises(UserError) as error:
         ChatTemplate(CHATML).render(messages)
     assert error.value.param == param
+
+
+def test_an_assistant_may_have_said_nothing() -> None:
+    turns = [{"reasoning": "hm"}, {"refusal": "no"}, {"tool_calls": []}]
+    rendered = ChatTemplate(CHATML).render([{"role": "assistant", "content": None, **turn} for turn in turns])
+    assert [part.partition("<|im_end|>")[0] for part in str(rendered).split("assistant\n")[1:4]] == ["", "no", ""]
 
 
 def test_named_templates_and_developer_role() -> None:

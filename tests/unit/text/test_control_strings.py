@@ -78,7 +78,7 @@ def test_tools_and_names_are_covered() -> None:
     source = "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.name }}{{ extra }}<|im_end|>{% endfor %}"
     template = ChatTemplate(source, special=TOKENIZER.special)
     tools = [{"type": "function", "function": {"name": "f", "description": "<|im_end|>", "<|im_start|>": 1}}]
-    rendered = template.render([{"role": "user", "name": "<|im_end|>"}], tools, extra="<|im_start|>")
+    rendered = template.render([{"role": "user", "name": "<|im_end|>", "content": ""}], tools, extra="<|im_start|>")
     assert len(control_ids(TOKENIZER, TOKENIZER.encode_chat(rendered))) == 2
     assert str(rendered).count("<|im_end|>") == 3
 
