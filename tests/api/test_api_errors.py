@@ -95,6 +95,8 @@ COMPLETION_FAULTS: list[tuple[str, Any]] = [
 BOTH_REFUSED: list[tuple[str, Any]] = [
     ("response_format", {"type": "json_objects"}),
     ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_object", "schema": {"type": "object"}}),
+    ("response_format", {"type": "text", "json_schema": {"schema": {"type": "object"}}}),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {"properties": []}}}),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "stsring"}}}),
     ("guided_json", {"type": "object", "properties": {"a": {"type": 1}}}),

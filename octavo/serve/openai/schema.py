@@ -47,6 +47,7 @@ class ResponseFormat(Struct, kw_only=True):
 
     type: Name
     json_schema: JsonSchema | None = None
+    schema: Any = None
     format: dict[str, Any] | None = None
     structures: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
     triggers: Annotated[list[Name], Meta(max_length=MAX_TOOLS)] | None = None
