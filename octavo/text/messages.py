@@ -143,10 +143,10 @@ def _tool_calls(calls: Any, where: str, as_text: bool) -> list[dict[str, Any]]:
         copy = dict(call)
         if "function" in copy:
             function = dict(copy["function"])
-            if isinstance(function.get("arguments"), str):
-                place = f"{where}[{index}].function.arguments"
-                function["arguments"] = _arguments(function["arguments"], place)
-            if as_text and "arguments" in function:
+            given = function.get("arguments") or ""  # of a call without any; templates print what is there
+            place = f"{where}[{index}].function.arguments"
+            function["arguments"] = _arguments(given, place) if isinstance(given, str) else given
+            if as_text:
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
             copy["function"] = function
         result.append(copy)

@@ -242,6 +242,15 @@ def test_many_calls_and_long_texts_in_them_are_read() -> None:
     assert str(rendered).split() == [str(len(table) * 10_000)] * 3
 
 
+@pytest.mark.parametrize(
+    "function", [{}, {"arguments": ""}, {"arguments": None}, {"arguments": " "}, {"arguments": {}}]
+)
+def test_a_call_may_have_no_arguments(function: dict[str, Any]) -> None:
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    turn = {"role": "assistant", "tool_calls": [{"function": {"name": "f", **function}}]}
+    assert str(ChatTemplate(source).render([turn])) == "{}"
+
+
 def test_an_assistant_may_have_said_nothing() -> None:
     turns = [{"reasoning": "hm"}, {"refusal": "no"}, {"tool_calls": []}]
     rendered = ChatTemplate(CHATML).render([{"role": "assistant", "content": None, **turn} for turn in turns])
