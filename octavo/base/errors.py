@@ -95,7 +95,7 @@ class UnknownName(ConfigError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = get_close_matches(name, names, n=3, cutoff=0.5)
+        near = get_close_matches(name[:80], names, n=3, cutoff=0.5)  # a caller's name may be of any length
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
         super().__init__(f"unknown {what} {name[:80]!r}; {hint}")
         self.name = name

@@ -22,12 +22,14 @@ class Registry:
         self._read_plugins()
         return sorted(self._table)
 
+    def check(self, name: str) -> None:
+        """Imports nothing. Raises UnknownName with the nearest known names."""
+        if name not in self:
+            raise UnknownName(self.kind, name, self._table)
+
     def get(self, name: str) -> Any:
         """The named object. Raises UnknownName with the nearest known names."""
-        if name not in self._table:
-            self._read_plugins()
-        if name not in self._table:
-            raise UnknownName(self.kind, name, self._table)
+        self.check(name)
         module, _, attribute = self._table[name].partition(":")
         return getattr(import_module(module), attribute)
 

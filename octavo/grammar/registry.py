@@ -22,5 +22,5 @@ def choices(name: str) -> list[str]:
     name = ALIASES.get(name.partition(":")[0], name.partition(":")[0])
     if name == "auto" or name in REMOVED:
         return [each for each in ORDER if find_spec(each) is not None]
-    BACKENDS.get(name)
+    BACKENDS.check(name)
     return [name]

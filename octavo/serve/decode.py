@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 from octavo.base.config import LimitsConfig
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, bad_value
 
 MAX_CONTAINERS = 65_536
 MAX_STRINGS = 131_072  # keys included
@@ -80,6 +80,7 @@ class Schema(Generic[T]):
 
     def __init__(self, struct: type[T], silent: frozenset[str] = frozenset()) -> None:
         """`silent`: fields accepted without effect on the answer, and so not reported as ignored."""
+        self._struct = struct
         self._decoder = msgspec.json.Decoder(struct)
         closed = msgspec.defstruct(struct.__name__, [], bases=(struct,), kw_only=True, forbid_unknown_fields=True)
         self._closed: msgspec.json.Decoder[T] = msgspec.json.Decoder(closed)
@@ -99,12 +100,38 @@ class Schema(Generic[T]):
             return self._decoder.decode(body), unknown
         except (RecursionError, UnicodeDecodeError) as exc:
             raise UserError("The body is not valid JSON.", code="invalid_json") from exc
-        except msgspec.DecodeError as exc:
-            if isinstance(exc, msgspec.ValidationError) or not _HALF_A_PAIR.search(body):
+        except msgspec.ValidationError as exc:
+            raise self._named(exc) from None
+        except msgspec.DecodeError:
+            if not _HALF_A_PAIR.search(body):
                 raise
             # msgspec calls it truncated data, or a bad escape.
             reason = "an escape from \\ud800 to \\udfff stands without its other half"
             raise UserError(f"The body is not valid JSON: {reason}.", code="invalid_json") from None
+
+    def _named(self, exc: msgspec.ValidationError) -> Exception:
+        """The error itself, but for one of a fixed set of words: msgspec does not say which there are."""
+        text = str(exc)
+        if not text.startswith("Invalid enum value"):
+            return exc
+        path = text.partition(" - at `$")[2].rstrip("`").lstrip(".")
+        words = _words(inspect.type_info(self._struct), path)
+        return bad_value(path, f"must be {'one of ' * (len(words) > 1)}{', '.join(words)}") if words else exc
+
+
+def _words(kind: Any, path: str) -> list[str]:
+    """The words that may stand at `path`, as msgspec writes it: ``messages[0].role``."""
+    kinds = [kind]
+    for name in (*re.findall(r"\w+(?=[.\[]|$)|\[(?=\d)", path), None):
+        kinds = [each for kind in kinds for each in (kind.types if isinstance(kind, inspect.UnionType) else (kind,))]
+        if name is None:
+            break
+        if name == "[":
+            kinds = [each.item_type for each in kinds if isinstance(each, inspect.ListType)]
+        else:
+            structs = [each for each in kinds if isinstance(each, inspect.StructType)]
+            kinds = [field.type for each in structs for field in each.fields if field.encode_name == name]
+    return [str(word) for each in kinds if isinstance(each, inspect.LiteralType) for word in each.values]
 
 
 def plain(raw: msgspec.Raw, param: str) -> Any:

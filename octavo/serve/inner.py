@@ -44,9 +44,9 @@ async def whole(outer: Call, handler: Handler, body: bytes) -> Reply:
     return reply
 
 
-async def ask(outer: Call, handler: Handler, body: dict[str, Any]) -> Any:
+async def ask(outer: Call, handler: Handler, body: bytes) -> Any:
     """The decoded answer to `body`. Raises what the handler raises."""
-    reply = await handler(_inner(outer, msgspec.json.encode(body)))
+    reply = await handler(_inner(outer, body))
     return msgspec.json.decode(reply.body) if reply is not None else None
 
 

@@ -15,7 +15,7 @@ from octavo.text.budget import Budget, LimitReached, spending
 from octavo.text.growth import check_json, check_width
 from octavo.text.messages import TemplateTraits, normalize
 from octavo.text.sandbox import BoundedSandbox
-from octavo.text.special import Bounds, Rendered, Shield, SpecialText
+from octavo.text.special import Bounds, Rendered, Shield, SpecialText, clean
 from octavo.text.tokenizer import Tokenizer
 
 MAX_SOURCE_CHARS = 1 << 20
@@ -103,7 +103,7 @@ class ChatTemplate:
         text = self._run(compiled, {**variables, **given, "add_generation_prompt": add_generation_prompt})
         if continue_final_message:
             text = _cut_at_mark(text)
-        return Rendered(text, strings)
+        return Rendered(clean(text), strings)
 
     def _choose(self, with_tools: bool) -> "_Compiled":
         if with_tools and "tool_use" in self._templates:

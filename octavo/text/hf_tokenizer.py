@@ -17,6 +17,7 @@ from octavo.weights.guard import read_json, read_text
 _MAX_TOKENIZER_BYTES = 512 << 20
 _MAX_JSON_BYTES = 64 << 20
 _MAX_TEMPLATE_BYTES = 4 << 20
+_UNSEEN = "\U0010fffd"  # a character that no vocabulary holds
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -121,6 +122,7 @@ def _from_json(path: Path) -> Backend:
         raise ModelFileError(str(path), f"larger than {_MAX_TOKENIZER_BYTES >> 20} MiB")
     try:
         backend = Backend.from_file(str(path))
+        backend.encode(_UNSEEN, add_special_tokens=False)  # fails where the token of unknown text is not there
     except Exception as error:  # the library raises plain Exception
         raise ModelFileError(str(path), f"not a tokenizer: {str(error)[:200]}") from error
     backend.no_truncation()

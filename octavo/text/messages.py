@@ -6,10 +6,14 @@ from typing import Any, Literal
 
 from jinja2 import nodes
 
-from octavo.base.errors import UserError
+from octavo.base.errors import UserError, missing
 
 MAX_MESSAGES = 16_384
 MAX_PARTS = 1024
+MAX_ARGUMENTS = (
+    65_536  # values in the arguments of all calls that come as text: what it unfolds to is many times as big
+)
+_FEW = 64
 ContentFormat = Literal["string", "parts"]
 _TEXT_PARTS = {
     "text": "text",
@@ -45,7 +49,17 @@ def normalize(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> 
         raise UserError("messages must not be empty", param="messages")
     if len(messages) > MAX_MESSAGES:
         raise UserError(f"messages may hold at most {MAX_MESSAGES} entries, got {len(messages)}", param="messages")
-    return [_message(message, f"messages[{index}]", traits) for index, message in enumerate(messages)]
+    found, values = [], 0
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if isinstance(message, Mapping) and message.get("tool_calls"):
+            values += _values(message["tool_calls"])
+            if values > MAX_ARGUMENTS:
+                raise UserError(
+                    f"the arguments of tool calls may hold at most {MAX_ARGUMENTS} values", param=f"{where}.tool_calls"
+                )
+        found.append(_message(message, where, traits))
+    return found
 
 
 def _message(message: Mapping[str, Any], where: str, traits: TemplateTraits) -> dict[str, Any]:
@@ -57,11 +71,16 @@ def _message(message: Mapping[str, Any], where: str, traits: TemplateTraits) -> 
     result = {name: value for name, value in message.items() if value is not None}
     if role == "developer" and not traits.knows_developer:
         result["role"] = "system"
-    result["content"] = _content(message.get("content"), f"{where}.content", traits)
     if "tool_calls" in result:
         result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls", traits.json_arguments)
         if not result["tool_calls"]:
             del result["tool_calls"]
+    content = message.get("content")
+    if content is None and "tool_calls" not in result:
+        if role != "assistant":
+            raise missing(f"{where}.content")
+        content = result.get("refusal", "")  # templates take null for granted only beside calls
+    result["content"] = _content(content, f"{where}.content", traits)
     return result
 
 
@@ -96,6 +115,23 @@ def _part(part: Any, where: str) -> str:
     return text
 
 
+def _values(calls: Any) -> int:
+    """Values in arguments that are JSON text, about: enough to tell a text that unfolds to millions, at the speed of
+    string methods. What is not in order is told apart elsewhere."""
+    found = 0
+    for call in calls if isinstance(calls, Sequence) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        text = function.get("arguments") if isinstance(function, Mapping) else None
+        if not isinstance(text, str):
+            continue
+        marks = sum(map(text.count, ",[{"))
+        if marks > _FEW and text.count('"') <= 4 * MAX_ARGUMENTS:  # most may stand within strings
+            bare = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
+            marks = sum(map(bare.count, ",[{"))
+        found += marks
+    return found
+
+
 def _tool_calls(calls: Any, where: str, as_text: bool) -> list[dict[str, Any]]:
     """Tool calls with arguments as objects, which is what most templates print, or as JSON text."""
     if not isinstance(calls, Sequence) or isinstance(calls, str):
@@ -107,10 +143,10 @@ def _tool_calls(calls: Any, where: str, as_text: bool) -> list[dict[str, Any]]:
         copy = dict(call)
         if "function" in copy:
             function = dict(copy["function"])
-            if isinstance(function.get("arguments"), str):
-                place = f"{where}[{index}].function.arguments"
-                function["arguments"] = _arguments(function["arguments"], place)
-            if as_text and "arguments" in function:
+            given = function.get("arguments") or ""  # of a call without any; templates print what is there
+            place = f"{where}[{index}].function.arguments"
+            function["arguments"] = _arguments(given, place) if isinstance(given, str) else given
+            if as_text:
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
             copy["function"] = function
         result.append(copy)

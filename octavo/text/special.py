@@ -47,6 +47,15 @@ class Rendered:
         return _PLACEHOLDER.sub(fill, text)
 
 
+def clean(text: str) -> str:
+    """`text` with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 class Crowded(Exception):
     """A prompt that cannot fit, seen before it is rendered. `seen`: tokens that it is sure to have, at least."""
 
@@ -95,6 +104,7 @@ class Shield:
         return self._replace(key) if isinstance(key, str) else key
 
     def _replace(self, text: str) -> str:
+        text = clean(text)  # arguments of calls are JSON within JSON: their escapes are read here
         pieces, end = [], 0
         for start, stop in self._special.find(text):
             pieces += [text[end:start], self._placeholder(text[start:stop])]

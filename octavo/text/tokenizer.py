@@ -11,7 +11,7 @@ from octavo.base.errors import ModelFileError
 from octavo.text.gguf_tokenizer import GgufVocabulary, build_backend
 from octavo.text.hf_tokenizer import HfFolder, eos_of, load_backend
 from octavo.text.pieces import Pieces, bytes_table
-from octavo.text.special import Rendered, SpecialText
+from octavo.text.special import Rendered, SpecialText, clean
 
 MAX_CONTROL_CHARS = 512  # what looks for them in a text keeps all their beginnings
 
@@ -121,15 +121,6 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token."""
         return self.token_text(token).encode() if self.pieces is None else self.pieces[token]
-
-
-def clean(text: str) -> str:
-    """`text` with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def load_tokenizer(files: TokenizerSource) -> Tokenizer:

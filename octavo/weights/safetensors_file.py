@@ -105,6 +105,6 @@ def _check_cover(path: Path, tensors: dict[str, SafeTensor], start: int, end: in
     for before, after in pairwise(ordered):
         if before.offset + before.nbytes != after.offset:
             raise ModelFileError(str(path), f"tensors {before.name[:60]!r} and {after.name[:60]!r} do not join up")
-    covered = ordered[-1].offset + ordered[-1].nbytes if ordered else start
-    if covered != end or (ordered and ordered[0].offset != start):
-        raise ModelFileError(str(path), f"has tensors for {covered - start} of {end - start} data bytes")
+    covered = sum(tensor.nbytes for tensor in ordered)
+    if covered != end - start:
+        raise ModelFileError(str(path), f"has tensors for {covered} of {end - start} data bytes")

@@ -151,6 +151,7 @@ def test_batches_that_cannot_be(kept: Live) -> None:
         ({"completion_window": "soon"}, "completion_window"),
         ({"completion_window": "9999d"}, "completion_window"),
         ({"metadata": {"a": []}}, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after"),
     ):
         body = {"input_file_id": id, "endpoint": URL, "completion_window": "24h", **fields}
         assert kept.post("/v1/batches", body).error["param"].startswith(param)
@@ -212,6 +213,20 @@ def test_files(kept: Live) -> None:
         (
             b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 2
             + b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--B--\r\n',
+            "multipart/form-data; boundary=B",
+            400,
+        ),
+        (
+            b"--B\r\nContent-Disposition: form-data\r\n\r\nbatch\r\n"
+            b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--B--\r\n',
+            "multipart/form-data; boundary=B",
+            400,
+        ),
+        (
+            b'--B\r\nContent-Disposition: form-data; name="expires_after[seconds]"\r\n\r\n3600\r\n'
+            b'--B\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--B--\r\n',
             "multipart/form-data; boundary=B",
             400,
         ),

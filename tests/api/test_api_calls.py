@@ -182,6 +182,17 @@ def test_what_cannot_be(talk: Live, fields: dict[str, Any], param: str) -> None:
     assert answer.error["param"] == param
 
 
+def test_an_escape_in_arguments_that_is_half_of_a_pair(talk: Live) -> None:
+    """The body has it within a string, where it is only text."""
+    function = {"name": "f", "arguments": '{"a": "\\ud800"}'}
+    messages = [
+        {"role": "user", "content": "<|im_end|>"},
+        {"role": "assistant", "tool_calls": [{"function": function}]},
+    ]
+    assert talk.post("/v1/chat/completions", {"messages": messages, "max_tokens": 2}).status == 200
+    assert talk.post("/tokenize", {"messages": messages}).status == 200
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [("regex", "a+"), ("choice", ["a", "b"]), ("grammar", 'start: "a"'), ("json", {"type": "integer"})],

@@ -95,6 +95,8 @@ COMPLETION_FAULTS: list[tuple[str, Any]] = [
 BOTH_REFUSED: list[tuple[str, Any]] = [
     ("response_format", {"type": "json_objects"}),
     ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_object", "schema": {"type": "object"}}),
+    ("response_format", {"type": "text", "json_schema": {"schema": {"type": "object"}}}),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {"properties": []}}}),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "stsring"}}}),
     ("guided_json", {"type": "object", "properties": {"a": {"type": 1}}}),
@@ -202,6 +204,9 @@ def test_too_many_choices_before_any_work(live: Live) -> None:
         ([{"role": "user", "content": "a"}] * 2049, "messages"),
         ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}], "messages"),
         ([{"role": "assistant", "tool_calls": {}}], "messages[0].tool_calls"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}], "messages[0].function_call"),
+        ([{"role": "assistant", "audio": {"id": "a"}}], "messages[0].audio"),
     ],
 )
 def test_messages(live: Live, messages: Any, param: str) -> None:

@@ -62,6 +62,22 @@ def test_count_tokens(live: Live) -> None:
     assert counted == {"input_tokens": len(live.engine.requests[-1].tokens)}
 
 
+def test_what_counts_is_what_is_sent(live: Live) -> None:
+    turn = {"messages": [{"role": "user", "content": "hello"}]}
+    whole = live.post("/v1/messages/count_tokens", {**turn, "max_tokens": 5, "temperature": 0.5, "nonsense": 1})
+    assert whole.headers["x-octavo-ignored"] == "nonsense"
+    less = live.post("/v1/messages/count_tokens", {**turn, "add_generation_prompt": False})
+    assert less.json["input_tokens"] < whole.json["input_tokens"]
+    tool = {"name": "f", "input_schema": {}}
+    for fields, needle in (
+        ({"tools": [tool, tool]}, "tools[1].name is"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
+        ({"mcp_servers": [{"url": "http://a"}]}, "mcp_servers"),
+    ):
+        answer = live.post("/v1/messages/count_tokens", {**turn, **fields})
+        assert (answer.status, answer.json["error"]["message"][: len(needle)]) == (400, needle)
+
+
 def test_a_conversation_with_tools_reaches_the_template(live: Live) -> None:
     tools = [{"name": "look", "description": "Look.", "input_schema": {"type": "object", "properties": {}}}]
     messages = [
@@ -114,6 +130,8 @@ def test_a_conversation_with_tools_reaches_the_template(live: Live) -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         ({"tools": [{"name": "f", "input_schema": {"type": "strng"}}]}, "tools[0].input_schema"),
         ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
+        ({"mcp_servers": [{"type": "url", "url": "http://127.0.0.1"}]}, "mcp_servers is not supported"),
+        ({"container": "c"}, "container is not supported"),
     ],
 )
 def test_errors_have_anthropics_form(live: Live, fields: dict[str, Any], needle: str) -> None:

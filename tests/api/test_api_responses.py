@@ -14,6 +14,12 @@ from kept import keeping
 
 from octavo.serve.responses import create
 
+TOOL = {"type": "function", "name": "f"}
+
+
+def allowed(*tools: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "mode": "auto", "tools": list(tools)}
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
@@ -200,6 +206,7 @@ def test_cancel(kept: Live) -> None:
     [
         ({"input": []}, "input"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
@@ -212,9 +219,15 @@ def test_cancel(kept: Live) -> None:
         ({"max_tokens": 5}, "max_tokens"),
         ({"messages": [{"role": "user", "content": "a"}]}, "messages"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
+        ({"tools": [TOOL], "tool_choice": allowed()}, "tool_choice.tools"),
+        ({"tools": [TOOL], "tool_choice": allowed({"name": ["f"]})}, "tool_choice.tools[0].name"),
+        ({"tools": [TOOL], "tool_choice": allowed({"name": "f"}, {"name": "g"})}, "tool_choice.tools[1].name"),
+        ({"tools": [TOOL], "tool_choice": allowed({"name": "f"}, 1)}, "tool_choice.tools[1].name"),
         ({"tools": [{"type": "function", "name": "f", "parameters": {"type": "strng"}}]}, "tools[0].parameters"),
         ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "strng"}}}}, "text.format.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "n", "schema": 5}}}, "text.format.schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"include": ["everything"]}, "include[0]"),

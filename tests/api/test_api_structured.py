@@ -1,5 +1,6 @@
 """Structured output as clients ask for it: every spelling becomes one constraint that rides with the request."""
 
+import time
 from typing import Any
 
 import pytest
@@ -110,6 +111,25 @@ def test_what_is_empty_is_refused_and_not_passed_over(live: Live, empty: dict[st
     assert rider(live) is not None
     assert live.chat(max_tokens=4, structured_outputs={"json": True}).status == 200
     assert rider(live) is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {"regex": "a", "backend": "nope"}}, "structured_outputs.backend"),
+        ({"structured_outputs": {"regex": "a", "backend": "x" * 5_000_000}}, "structured_outputs.backend"),
+        ({"structured_outputs": {"json": {}, "whitespace_pattern": "("}}, "structured_outputs.whitespace_pattern"),
+        ({"guided_regex": "a", "guided_decoding_backend": "nope"}, "guided_decoding_backend"),
+        ({"guided_json": {}, "guided_whitespace_pattern": "("}, "guided_whitespace_pattern"),
+    ],
+)
+def test_what_stands_beside_a_constraint_has_its_own_name(live: Live, fields: dict[str, Any], param: str) -> None:
+    begin = time.thread_time()
+    answer = live.chat(max_tokens=4, **fields)
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert param in answer.error["message"]
+    assert time.thread_time() - begin < 0.5
+    assert not live.engine.requests
 
 
 def test_two_constraints_at_once_are_refused(live: Live) -> None:

@@ -22,7 +22,7 @@ from octavo.serve.turns import Listener, Step
 from octavo.text.collect import Collector
 
 _MESSAGES = Schema(MessagesRequest, SILENT)
-_COUNT = Schema(Conversation, SILENT)
+_COUNT = Schema(Conversation, SILENT.union(MessagesRequest.__struct_fields__))  # the request as it will be sent
 _ELSEWHERE = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "prompt": "messages", "logprobs": ""}
 _FORMAT = r"response_format(\.json_schema)?"
 _NAMES = {
@@ -91,8 +91,10 @@ async def _tell(
 async def count_tokens(call: Call) -> Reply:
     """How many tokens the conversation's prompt has."""
     call.headers.append((b"request-id", call.request_id.encode()))
-    body, _ = await call.read(_COUNT)
-    answer = await inner.ask(call, tokenize.tokenize, conversation(body))
+    body, unknown = await call.read(_COUNT)
+    extra = passed_on(unknown, _ELSEWHERE)
+    with own_words(_NAMES, unknown):
+        answer = await inner.ask(call, tokenize.tokenize, await _encoded(call, conversation(body), extra))
     return json_reply({"input_tokens": answer["count"]})
 
 

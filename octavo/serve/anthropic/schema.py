@@ -93,4 +93,4 @@ class MessagesRequest(Conversation, kw_only=True):
 
 
 # Of no meaning on a server of one's own.
-SILENT = frozenset({"metadata", "service_tier", "cache_control", "container", "mcp_servers", "betas", "inference_geo"})
+SILENT = frozenset({"metadata", "service_tier", "cache_control", "betas", "inference_geo"})

@@ -31,7 +31,6 @@ class BatchRequest(Struct, kw_only=True):
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
     completion_window: Annotated[str, Meta(max_length=8)] = "24h"
     metadata: Metadata | None = None
-    output_expires_after: dict[str, Any] | None = None
 
 
 _SCHEMA = Schema(BatchRequest)

@@ -87,6 +87,8 @@ class FileForm:
     def _headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")[:64]
+        if not self._name:
+            raise _bad("A part of the form has no name.")
         self._in_file = b"filename" in options
         if self._in_file:
             if self.filename is not None:

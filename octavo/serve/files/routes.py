@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from octavo.base.errors import bad_value
+from octavo.base.errors import UserError, bad_value
 from octavo.serve.calls import Call, Reply, json_reply
 from octavo.serve.errors import WrongType
 from octavo.serve.files.form import FileForm
@@ -114,6 +114,9 @@ async def _form(call: Call, form: FileForm) -> FileRow:
             await call.service.off_loop(len(part), form.feed, part)
             await target.write(form.take())
         form.close()
+        for name in form.fields:
+            if name.startswith("expires_after"):  # the file would be kept for longer than it should
+                raise UserError(f"{name} is not supported by this server.", param=name, code="unsupported_parameter")
         target.filename = label(form.filename)
         target.purpose = _purpose(form.fields.get("purpose"))
         return await target.finish()

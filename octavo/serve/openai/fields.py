@@ -69,6 +69,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "stop_regex": (),
     "lora_path": (),
     "adapter": (),
+    "mcp_servers": ([],),
+    "container": (),
+    "output_expires_after": (),
 }
 
 MAX_REPORTED = 16

@@ -12,6 +12,9 @@ from octavo.text.ids import are_numbers
 
 Prompt = str | list[int]
 
+# What a template would drop, and what says the same.
+_INSTEAD = {"function_call": "tool_calls", "audio": "the transcript as content"}
+
 
 def split_prompts(prompt: str | Sequence[Any]) -> list[Prompt]:
     """The prompts of a body: text, token ids, or a list of either. UserError for a mixture."""
@@ -43,7 +46,13 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     What a model thought goes under both names that templates know it by.
     """
     found: list[dict[str, Any]] = _without_null(msgspec.to_builtins(messages))
-    for message in found:
+    for index, message in enumerate(found):
+        for name, instead in _INSTEAD.items():
+            if name in message:
+                path = f"messages[{index}].{name}"
+                raise UserError(
+                    f"{path} is not supported by this server; send {instead}.", param=path, code="unsupported_parameter"
+                )
         reasoning = message.get("reasoning", message.get("reasoning_content"))
         if reasoning is not None:
             message["reasoning"] = message["reasoning_content"] = reasoning

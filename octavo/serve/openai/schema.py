@@ -47,6 +47,7 @@ class ResponseFormat(Struct, kw_only=True):
 
     type: Name
     json_schema: JsonSchema | None = None
+    schema: Any = None
     format: dict[str, Any] | None = None
     structures: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
     triggers: Annotated[list[Name], Meta(max_length=MAX_TOOLS)] | None = None
@@ -152,6 +153,8 @@ class Message(Struct, kw_only=True):
     reasoning: Text | None = None
     reasoning_content: Text | None = None
     refusal: Text | None = None
+    function_call: Any = None
+    audio: Any = None
 
 
 Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]

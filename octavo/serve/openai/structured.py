@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
-from octavo.base.errors import UserError, bad_value, missing
+from octavo.base.errors import UnknownName, UserError, bad_value, missing
 from octavo.base.params import StructuredOutputsParams
+from octavo.grammar.registry import choices
+from octavo.grammar.schema import check_pattern
 from octavo.grammar.spec import GrammarSpec
 from octavo.serve.openai.schema import ResponseFormat, Sampled
 from octavo.text.structured import spec_of
@@ -36,9 +38,14 @@ def grammar_of(body: Sampled, after: Sequence[str] = ()) -> GrammarSpec | None:
 
 def _format(body: Sampled, after: Sequence[str]) -> GrammarSpec | None:
     given = body.response_format
-    if given is None or given.type == "text":
+    if given is None:
         return None
     param = "response_format"
+    for name in ("json_schema", "schema"):
+        if given.type != "json_schema" and getattr(given, name) is not None:
+            raise bad_value(f"{param}.{name}", "goes with type json_schema")
+    if given.type == "text":
+        return None
     match given.type:
         case "json_object":
             return _spec({"json_object": True}, body, after, param)
@@ -70,6 +77,7 @@ def _structured(body: Sampled, after: Sequence[str]) -> GrammarSpec | None:
         raise UserError(f"{name}: {reason}.", param=name, code="invalid_value") from None
     if not params.given:
         return None
+    _check_options(params, f"{name}.whitespace_pattern", f"{name}.backend")
     return spec_of(params, after=after, param=f"{name}.{params.given[0]}" if len(params.given) == 1 else name)
 
 
@@ -90,4 +98,16 @@ def _spec(constraint: dict[str, Any], body: Sampled, after: Sequence[str], param
         backend=body.guided_decoding_backend or "auto",
         whitespace_pattern=body.guided_whitespace_pattern,
     )
+    _check_options(params, "guided_whitespace_pattern", "guided_decoding_backend")
     return spec_of(params, after=after, param=param)
+
+
+def _check_options(params: StructuredOutputsParams, pattern: str, backend: str) -> None:
+    """What stands beside a constraint, under the names it was given by: those are lost with the spec. UserError."""
+    if params.whitespace_pattern is not None:
+        check_pattern(params.whitespace_pattern, pattern)
+    if params.backend != "auto":
+        try:
+            choices(params.backend)
+        except UnknownName as error:
+            raise UserError(f"{backend}: {error}.", param=backend, code="invalid_value") from None

@@ -23,7 +23,9 @@ def messages_of(items: Sequence[InputItem], earlier: int = 0) -> list[dict[str, 
             _add_call(found, item, path)
         elif item.type == "function_call_output":
             _need(item.call_id, f"{path}.call_id")
-            output = text_of(item.output or "", f"{path}.output")
+            if item.output is None:
+                raise missing(f"{path}.output")
+            output = text_of(item.output, f"{path}.output")
             found.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
         elif item.type == "reasoning":
             thought = text_of(item.content or item.summary or "", f"{path}.content")

@@ -43,7 +43,7 @@ def chat_body(body: ResponsesRequest, items: Sequence[InputItem]) -> dict[str, A
         found["reasoning_effort"] = body.reasoning.effort
     if body.text and body.text.verbosity:
         found["verbosity"] = body.text.verbosity
-    if body.text and body.text.format:
+    if body.text and body.text.format is not None:
         found["response_format"] = _response_format(body.text.format)
     _add_tools(found, body)
     return {name: value for name, value in found.items() if value is not None}
@@ -62,30 +62,34 @@ def input_items(body: ResponsesRequest) -> list[InputItem]:
 
 
 def _add_tools(found: dict[str, Any], body: ResponsesRequest) -> None:
-    tools = {str(tool.name): _tool(tool, index) for index, tool in enumerate(body.tools or ())}
+    tools = [_tool(tool, index) for index, tool in enumerate(body.tools or ())]
     choice = body.tool_choice
     if isinstance(choice, str) and choice not in ("auto", "none", "required"):
         raise bad_value("tool_choice", "must be auto, none, required or an object")
     if isinstance(choice, dict):
         choice, tools = _choice(choice, tools)
     if tools:
-        found["tools"] = list(tools.values())
+        found["tools"] = tools
         found["tool_choice"] = choice
     elif choice == "required" or isinstance(choice, dict):
         raise bad_value("tool_choice", "needs tools")
 
 
-def _choice(choice: dict[str, Any], tools: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _choice(choice: dict[str, Any], tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
     """Chat's tool_choice, and the tools that are left to choose from."""
     kind, name = choice.get("type"), choice.get("name")
     if kind == "function" and isinstance(name, str):
         return {"type": "function", "function": {"name": name}}, tools
     allowed = choice.get("tools")
     if kind == "allowed_tools" and choice.get("mode") in ("auto", "required") and isinstance(allowed, list):
-        names = {entry.get("name") for entry in allowed if isinstance(entry, dict)}
-        if not names or not names <= set(tools):
-            raise UserError("tool_choice.tools must name tools of this request.", param="tool_choice.tools")
-        return choice["mode"], {name: tool for name, tool in tools.items() if name in names}
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in allowed]
+        known = [tool["function"]["name"] for tool in tools]
+        for index, each in enumerate(names):
+            if each not in known:
+                raise bad_value(f"tool_choice.tools[{index}].name", "is not the name of one of the tools")
+        if not names:
+            raise bad_value("tool_choice.tools", "must name tools of this request")
+        return choice["mode"], [tool for tool in tools if tool["function"]["name"] in names]
     raise unsupported("tool_choice", "this choice")
 
 

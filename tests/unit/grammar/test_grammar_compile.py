@@ -105,6 +105,16 @@ def test_expressions_that_explode_elsewhere_end_in_time(compiler, pattern):
     assert time.monotonic() - begin < IN_TIME_S
 
 
+def test_texts_that_a_tag_excludes_are_not_dropped():
+    text = {"type": "any_text", "excludes": ["a"]}
+    for form in (text, {"type": "sequence", "elements": [text, {"type": "const_string", "value": "b"}]}):
+        with pytest.raises(UserError, match="excludes, which cannot be enforced"):
+            check_spec(GrammarSpec("structural_tag", json.dumps({"format": form})))
+    schema = {"type": "object", "properties": {"excludes": {"type": "integer"}}}
+    for form in ({**text, "excludes": []}, {"type": "json_schema", "json_schema": schema}):
+        assert check_spec(GrammarSpec("structural_tag", json.dumps({"format": form})))
+
+
 def test_the_path_in_the_schema_is_named(compiler):
     spec = json_spec({"type": "object", "properties": {"a": {"type": "stsring"}}}, param="guided_json")
     with pytest.raises(UserError) as caught:

@@ -1,5 +1,5 @@
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ MAX_DEPTH = LIMITS.max_json_depth
 
 class Inner(Struct):
     role: str
+    kind: Literal["one", "two"] | None = None
 
 
 class Body(Struct, kw_only=True):
@@ -24,6 +25,7 @@ class Body(Struct, kw_only=True):
     items: list[Inner] | None = None
     bias: dict[str, float] | None = None
     any: Any = None
+    side: Literal["left"] = "left"
     need: str
 
 
@@ -74,6 +76,20 @@ def fail_of(body: bytes) -> tuple[int, str | None, str | None]:
 )
 def test_refusals_name_the_field(body: bytes, param: str | None, code: str) -> None:
     assert fail_of(body) == (400, param, code)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('"side":"right"', "side must be left."),
+        ('"items":[{"role":"a"},{"role":"a","kind":"x"}]', "items[1].kind must be one of one, two."),
+        ('"items":[{"role":"a","kind":1}]', "items[0].kind: Expected str | null, got int."),
+    ],
+)
+def test_a_word_of_a_fixed_set_is_told_the_others(fields: str, message: str) -> None:
+    with pytest.raises((UserError, msgspec.DecodeError)) as caught:
+        SCHEMA.decode(f'{{"need":"a",{fields}}}'.encode())
+    assert failure(caught.value).error.message == message
 
 
 def test_known_silent_and_unknown_fields() -> None:

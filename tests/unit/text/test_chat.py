@@ -1,5 +1,6 @@
 """Chat templates: equal to transformers, and bounded."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,8 @@ def test_parts_are_joined_where_the_template_wants_a_string() -> None:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{"type": ["text"]}]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text", "text": "a"}] * 2000}], "messages[0].content"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "user", "content": "a"}, {"role": "tool", "content": None}], "messages[1].content"),
         ([{"role": "user", "content": "a", "tool_calls": "x"}], "messages[0].tool_calls"),
         ([{"role": "user", "content": "a", "tool_calls": [1]}], "messages[0].tool_calls[0]"),
         ([{"role": "user", "content": "a"}] * 20_000, "messages"),
@@ -219,6 +222,39 @@ def test_malformed_messages(messages: Any, param: str) -> None:
     with pytest.raises(UserError) as error:
         ChatTemplate(CHATML).render(messages)
     assert error.value.param == param
+
+
+@pytest.mark.parametrize("text", ["[" + "{}," * 100_000 + "{}]", "[" + '"a",' * 200_000 + "1]", '{"a":[' * 50_000])
+def test_arguments_that_unfold_to_too_much_are_not_read(text: str) -> None:
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": text}}]}
+    begin = time.thread_time()
+    with pytest.raises(UserError, match="at most 65536 values") as error:
+        ChatTemplate(CHATML).render([{"role": "user", "content": "a"}, message])
+    assert error.value.param == "messages[1].tool_calls"
+    assert time.thread_time() - begin < 0.2
+
+
+def test_many_calls_and_long_texts_in_them_are_read() -> None:
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments.a | length }} {% endfor %}"
+    table = "x, [y], {z} \\" + '"' * 10
+    call = {"function": {"name": "f", "arguments": json.dumps({"a": table * 10_000})}}
+    rendered = ChatTemplate(source).render([{"role": "assistant", "tool_calls": [call] * 3}])
+    assert str(rendered).split() == [str(len(table) * 10_000)] * 3
+
+
+@pytest.mark.parametrize(
+    "function", [{}, {"arguments": ""}, {"arguments": None}, {"arguments": " "}, {"arguments": {}}]
+)
+def test_a_call_may_have_no_arguments(function: dict[str, Any]) -> None:
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    turn = {"role": "assistant", "tool_calls": [{"function": {"name": "f", **function}}]}
+    assert str(ChatTemplate(source).render([turn])) == "{}"
+
+
+def test_an_assistant_may_have_said_nothing() -> None:
+    turns = [{"reasoning": "hm"}, {"refusal": "no"}, {"tool_calls": []}]
+    rendered = ChatTemplate(CHATML).render([{"role": "assistant", "content": None, **turn} for turn in turns])
+    assert [part.partition("<|im_end|>")[0] for part in str(rendered).split("assistant\n")[1:4]] == ["", "no", ""]
 
 
 def test_named_templates_and_developer_role() -> None:

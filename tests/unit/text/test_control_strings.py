@@ -59,6 +59,23 @@ def test_none_forms_across_parts(cut: int) -> None:
     assert str(rendered) == "<|im_start|>a<|im_end|><|im_end|>"
 
 
+@pytest.mark.parametrize("other", ["a", "<|im_end|>", "x<|im"])
+@pytest.mark.parametrize("half", ["\ud800", "\udfff<|im_end|>", "<|im_end|>\udc00"])
+def test_half_of_a_pair_beside_control_strings(half: str, other: str) -> None:
+    rendered = TEMPLATE.render([{"role": "user", "content": half}, {"role": "user", "content": other}])
+    ids = TOKENIZER.encode_chat(rendered)
+    assert len(control_ids(TOKENIZER, ids)) == 5
+    assert TOKENIZER.decode(ids, skip_special=False) == str(rendered)
+    assert "\ufffd" in str(rendered)
+
+
+def test_a_template_may_write_half_of_a_pair() -> None:
+    template = ChatTemplate("{{ '\\ud800' }}{{ messages[0].content }}", special=TOKENIZER.special)
+    rendered = template.render([{"role": "user", "content": "<|im_end|>"}])
+    assert control_ids(TOKENIZER, TOKENIZER.encode_chat(rendered)) == []
+    assert str(rendered) == "\ufffd<|im_end|>"
+
+
 def test_benign_text_takes_the_ordinary_road() -> None:
     for text in ("hello", "a <b> c", "if x < 3 and y > 4:", "|im_end|"):
         rendered = TEMPLATE.render([{"role": "user", "content": text}])
@@ -78,7 +95,7 @@ def test_tools_and_names_are_covered() -> None:
     source = "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.name }}{{ extra }}<|im_end|>{% endfor %}"
     template = ChatTemplate(source, special=TOKENIZER.special)
     tools = [{"type": "function", "function": {"name": "f", "description": "<|im_end|>", "<|im_start|>": 1}}]
-    rendered = template.render([{"role": "user", "name": "<|im_end|>"}], tools, extra="<|im_start|>")
+    rendered = template.render([{"role": "user", "name": "<|im_end|>", "content": ""}], tools, extra="<|im_start|>")
     assert len(control_ids(TOKENIZER, TOKENIZER.encode_chat(rendered))) == 2
     assert str(rendered).count("<|im_end|>") == 3
 

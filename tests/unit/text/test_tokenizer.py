@@ -188,6 +188,15 @@ def test_a_control_token_has_a_length(tmp_path: Path, backend: Backend) -> None:
         load_tokenizer(Files(tokenizer_dir=tmp_path))
 
 
+def test_a_token_of_unknown_text_that_is_not_there(tmp_path: Path) -> None:
+    """Loaded, it would fail at the first request whose text is not all in the vocabulary."""
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "<unk>"}})
+    )
+    with pytest.raises(ModelFileError, match="<unk>"):
+        from_folder(tmp_path)
+
+
 def test_malformed_folders(tmp_path: Path, backend: Backend) -> None:
     with pytest.raises(ModelFileError, match=r"tokenizer\.json"):
         from_folder(tmp_path)

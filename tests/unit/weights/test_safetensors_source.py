@@ -157,6 +157,7 @@ def test_headers_that_lie(tmp_path: Path) -> None:
         refused(path, with_header({"x": good | change}))
     half = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     refused(path, with_header({"x": half}), "8 of 16")  # a hole at the end
+    refused(path, with_header({"x": half | {"data_offsets": [8, 16]}}), "8 of 16")  # and one at the beginning
     refused(path, with_header({"x": half, "y": half}), "join up")
     refused(path, with_header({"x": good, "y": half | {"data_offsets": [8, 16]}}), "join up")
     twice = (
