@@ -61,7 +61,7 @@ class _Crowd:
     __slots__ = ("found", "guides", "places", "rows", "sample")
 
     def __init__(self, plan: StepPlan, found: list[tuple[int, _Rider]]) -> None:
-        self.rows, self.sample = list(plan.rows), list(plan.sample)
+        self.rows, self.sample = plan.rows, plan.sample
         self.found = found  # places in the sample
         self.guides = [rider.guide for _, rider in found]
         self.places = np.array([place for place, _ in found], dtype=np.int32)

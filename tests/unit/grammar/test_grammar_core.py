@@ -203,6 +203,16 @@ def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in
     assert order[at - 2 : at + 2] == ["sample", f"forward {step + 1}", f"take {step}", "sample"]
 
 
+def test_the_crowd_of_a_step_is_gathered_anew_only_when_somebody_comes_or_goes(seats):
+    core, gathered = make_core(seats(), depth=2), []
+    gather = core._seat._gathered
+    core._seat._gathered = lambda plan: (gathered.append(plan.step), gather(plan))[1]
+    spec = json_spec({"type": "object"}, finish_within_budget=False, min_tokens=40)
+    run(core, [request(f"r{i}", spec, seed=i, max_tokens=40) for i in range(4)])
+    assert core.executor.steps >= 40
+    assert len(gathered) <= 5
+
+
 def test_a_constraint_that_compiles_holds_nobody_up(seats):
     core = make_core(seats())
     spec = json_spec({"type": "object", "properties": {"late": {"type": "integer"}}})
