@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import Future
 from contextlib import suppress
@@ -238,6 +240,16 @@ def test_what_a_fork_has_taken_is_not_counted_against_the_next(compiler):
     for number in range(250):
         spec = json_spec({"type": "object", "properties": {f"n{number}": {"type": "string", "maxLength": 40}}})
         assert compiler.submit(spec).result(30).opening is not None
+
+
+def test_where_the_system_has_a_limit_of_its_own_no_constraint_fails_for_that():
+    code = """import resource
+from octavo.grammar.workshop import address_space, limit_memory
+most = address_space() + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+limit_memory(256 << 20)
+assert resource.getrlimit(resource.RLIMIT_AS) == (most, most)"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_is_known_is_there_at_once_and_equal_waits_are_one(compiler):
