@@ -48,6 +48,7 @@ def deep(levels):
 BOMBS = {
     "no type": json_spec({"type": "stsring"}),
     "properties a list": json_spec({"properties": []}),
+    "format a schema": json_spec({"type": "string", "format": {"pattern": "a"}}),
     "too deep": json_spec(deep(40)),
     "too large": GrammarSpec("json_schema", json.dumps({"description": "x" * 70_000})),
     "not json": GrammarSpec("json_schema", "{"),
@@ -307,6 +308,7 @@ def test_shapes_are_checked_without_compiling():
     for name in (
         "no type",
         "properties a list",
+        "format a schema",
         "too deep",
         "too large",
         "not json",
@@ -317,6 +319,7 @@ def test_shapes_are_checked_without_compiling():
         with pytest.raises(UserError):
             check_shape(BOMBS[name])
     check_shape(GOOD)
+    check_shape(json_spec({"oneOf": [{"type": "object", "required": None}, {"type": "object", "required": ["a"]}]}))
     assert check_spec(GOOD).hints
     assert decode_spec(encode_spec(GOOD)) == GOOD
 
