@@ -50,6 +50,7 @@ class Fork:
         self._socket, other = socket.socketpair()
         parent, self.pid = os.getpid(), os.fork()
         if not self.pid:
+            self._socket.close()  # so that the end of its parent is seen where the kernel does not end it, too
             _live(workshop, job, other.fileno(), parent, inherited)
         other.close()
         self.ready = False
@@ -72,7 +73,8 @@ class Fork:
     @property
     def cpu_s(self) -> float:
         """Processor time that its constraint has used; more than enough where the system does not say."""
-        return self._used_s() - self._before_s
+        used_s = self._used_s()
+        return CPU_S if used_s is None else used_s - self._before_s
 
     def give(self, job: Job) -> bool:
         """Whether it is there to take it."""
@@ -81,7 +83,7 @@ class Fork:
         except OSError:
             self.ready = False
             return False
-        self._before_s = self._used_s()
+        self._before_s = self._used_s() or 0.0
         self._take(job)
         return True
 
@@ -132,12 +134,12 @@ class Fork:
         self.began = time.monotonic()
         self.deadline_s = max(job.deadline_s, self.began + PATIENCE_S)  # it may have stood in line
 
-    def _used_s(self) -> float:
+    def _used_s(self) -> float | None:
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):
-            return CPU_S
+            return None
 
 
 def sentence(status: int, cpu_s: float, ended: bool) -> Verdict:

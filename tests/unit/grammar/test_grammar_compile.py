@@ -248,6 +248,26 @@ def test_a_fork_is_kept_for_the_next_unless_one_was_dear(compiler):
     assert kept(json_spec({"const": "kept last"}))
 
 
+def test_where_the_kernel_helps_little_a_fork_is_ended_all_the_same():
+    """Without times of processes, and without a signal at the end of the parent."""
+    code = """import os
+from types import SimpleNamespace
+from octavo.grammar import fork
+from octavo.grammar.frames import Job, Verdict
+fork.die_with_parent = lambda: None
+workshop = SimpleNamespace(run=lambda job: Verdict(error=str(job.number)))
+kept = fork.Fork(workshop, Job(1, "any"), os.dup(2))
+while not kept.is_idle:
+    kept.hear()
+fork.Fork._used_s = lambda fork: None
+assert kept.give(Job(2, "any")) and kept.cpu_s >= fork.ENOUGH_CPU_S
+while not kept.is_idle:
+    kept.hear()
+kept._socket.close()
+os.waitpid(kept.pid, 0)"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=20)
+
+
 def test_what_a_fork_has_taken_is_not_counted_against_the_next(compiler):
     """All of these take more processor time and memory together than one may."""
     for number in range(250):
