@@ -203,6 +203,21 @@ def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in
     assert order[at - 2 : at + 2] == ["sample", f"forward {step + 1}", f"take {step}", "sample"]
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_one_that_comes_while_free_ones_run_ahead_waits_for_their_results(seats, depth):
+    core = make_core(seats(), depth=depth)
+    run(core, [request("warm", json_spec(SCHEMAS[0]), max_tokens=40)])
+    wanted = [request("r1", max_tokens=60), request("r2", json_spec(SCHEMAS[0]), max_tokens=30, seed=3)]
+    core.add(wanted[0])
+    said = [output for _ in range(5) for output in core.step().each()]
+    core.add(wanted[1])
+    results = run(core, [])
+    tokens = [token for output in said for token in output.tokens] + results["r1"][0]
+    assert tokens == expected_tokens(fold_model(WIDTH), wanted[0].tokens, wanted[0].sampling)[0]
+    assert json.loads(text_of(results["r2"][0])) is not None
+    assert (core.failures, core.executor.violations) == (0, [])
+
+
 def test_the_crowd_of_a_step_is_gathered_anew_only_when_somebody_comes_or_goes(seats):
     core, gathered = make_core(seats(), depth=2), []
     gather = core._seat._gathered
