@@ -113,8 +113,6 @@ class ConstrainedSeat:
         data = request.riders.get(RIDER)
         if data is None:
             return False
-        if request.id in self._held or request.id in self._guides:
-            raise UserError("a request with this id is running already", param="id")
         if self._compiler is None:
             raise UserError("structured output needs a model with a tokenizer", param=PARAM)
         if len(self._held) >= self._max_held:

@@ -18,7 +18,7 @@ from octavo.engine.core import Core
 from octavo.grammar.spec import RIDER, GrammarSpec, Thoughts, decode_spec, encode_spec
 from octavo.grammar.together import Together
 from octavo.sched.limits import Limits
-from octavo.sched.scheduler import Scheduler
+from octavo.sched.scheduler import IN_USE, Scheduler
 from octavo.testing.fake_executor import FakeExecutor, expected_tokens, fold_model
 
 MAX_LEN = 400
@@ -274,6 +274,23 @@ def test_the_number_of_tokens_that_a_refusal_names_is_enough(seats):
     result = run(core, [request("b", spec, max_tokens=needed)])["b"]
     jsonschema.validate(json.loads(text_of(result[0])), SCHEMAS[1])
     assert len(result[0]) == needed
+
+
+@pytest.mark.parametrize("first", [None, json_spec(SCHEMAS[0]), json_spec({"const": "not known before"})])
+@pytest.mark.parametrize("second", [None, json_spec(SCHEMAS[0]), json_spec({"const": "nor this one"})])
+def test_a_name_that_is_in_use_leaves_the_one_that_has_it_as_it_is(seats, first, second):
+    alone = request("x", first, seed=1, max_tokens=30)
+    calm = run(make_core(seats()), [alone])["x"][0]
+    core = make_core(seats())
+    core.add(alone)
+    core.add(request("x", second, max_tokens=20))
+    outputs = core.step().each()
+    assert outputs[0].error == IN_USE
+    tokens = [token for output in outputs for token in output.tokens]
+    core.scheduler.set_aside()
+    assert tokens + run(core, [])["x"][0] == calm
+    assert not core._seat._guides
+    assert not core._held_since
 
 
 def test_aborts_at_any_time_leave_nothing(seats):
