@@ -26,6 +26,7 @@ READY = b"\1"  # it ends with its parent, even when it is stopped; and it may be
 LENGTH = 4  # bytes of a frame's length
 
 TOO_SLOW = "the constraint takes too long to compile"
+FAILED = "the constraint could not be compiled"
 
 
 class Fork:
@@ -151,6 +152,8 @@ def sentence(status: int, cpu_s: float, ended: bool) -> Verdict:
         if cpu_s < ENOUGH_CPU_S:
             return Verdict(busy=True)
         return Verdict(error=TOO_SLOW, passing=True)
+    if os.WIFEXITED(status):  # by an error that nobody foresaw
+        return Verdict(error=FAILED)
     # A kill from outside is one by the system, whose memory is over, or by somebody: of this hour in any case.
     return Verdict(error=TOO_LARGE, passing=cause == signal.SIGKILL)
 
