@@ -61,7 +61,7 @@ class _Crowd:
     __slots__ = ("found", "guides", "places", "rows", "sample")
 
     def __init__(self, plan: StepPlan, found: list[tuple[int, _Rider]]) -> None:
-        self.rows, self.sample = list(plan.rows), list(plan.sample)
+        self.rows, self.sample = plan.rows, plan.sample
         self.found = found  # places in the sample
         self.guides = [rider.guide for _, rider in found]
         self.places = np.array([place for place, _ in found], dtype=np.int32)
@@ -113,8 +113,6 @@ class ConstrainedSeat:
         data = request.riders.get(RIDER)
         if data is None:
             return False
-        if request.id in self._held or request.id in self._guides:
-            raise UserError("a request with this id is running already", param="id")
         if self._compiler is None:
             raise UserError("structured output needs a model with a tokenizer", param=PARAM)
         if len(self._held) >= self._max_held:

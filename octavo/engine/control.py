@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from octavo.base.errors import OctavoError, UnknownName
+from octavo.base.errors import EngineDead, OctavoError, UnknownName
 from octavo.base.wire import MEMORY_TAGS, Control, ControlReply
 from octavo.engine.core import Core
 
@@ -76,7 +76,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def execute(core: Core, control: Control) -> ControlReply:
-    """Run a command. What goes wrong is told in the reply and stops nothing."""
+    """Run a command. What goes wrong is told in the reply and stops nothing, but for EngineDead, which is raised."""
     try:
         command = COMMANDS.get(control.command)
         if command is None:
@@ -84,6 +84,8 @@ def execute(core: Core, control: Control) -> ControlReply:
         arguments = msgspec.convert(control.args, command.arguments)
         value = command.run(core, arguments)
         return ControlReply(control.id, True if value is None else value)
+    except EngineDead:
+        raise
     except (OctavoError, msgspec.ValidationError) as error:
         return ControlReply(control.id, error=str(error))
     except Exception as error:

@@ -17,7 +17,7 @@ from octavo.engine.recovery import Recovery
 from octavo.engine.rest import Rest
 from octavo.engine.seat import NoSeat, Seat
 from octavo.sched.finish import refused
-from octavo.sched.scheduler import Scheduler
+from octavo.sched.scheduler import IN_USE, Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,10 @@ class Core:
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request; a refusal (queue full, can never fit) is an output of the next step."""
+        if request.id in self.scheduler.board.requests or request.id in self._held_since:
+            # Nobody is told that one of this name has ended: the one that has it goes on.
+            self._outbox.append(refused(request.id, UserError(IN_USE, param="id")))
+            return
         try:
             self._guard(request)
             if self._seat.hold(request):
@@ -77,7 +81,7 @@ class Core:
             else:
                 self.scheduler.add(request)
         except UserError as error:
-            self._refuse(request, error)
+            self._say([refused(request.id, error)])
 
     def abort(self, ids: Sequence[str]) -> None:
         """End requests; unknown ids are passed over. Their blocks are free before the next plan."""
@@ -186,13 +190,7 @@ class Core:
                 self.scheduler.add(request)
                 self.scheduler.board.requests[request.id].arrived_s = since
             except UserError as error:
-                self._refuse(request, error)
-
-    def _refuse(self, request: EngineRequest, error: UserError) -> None:
-        if request.id in self.scheduler.board.requests:  # the one of this name that runs goes on
-            self._outbox.append(refused(request.id, error))
-        else:
-            self._say([refused(request.id, error)])
+                self._say([refused(request.id, error)])
 
     def _say(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:

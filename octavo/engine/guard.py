@@ -60,6 +60,7 @@ def _token_ids(sampling: Sampling) -> list[int]:
         *sampling.allowed_token_ids,
         *sampling.eos_token_ids,
         *sampling.stop_token_ids,
+        *sampling.logprob_token_ids,
     ]
 
 

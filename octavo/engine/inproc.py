@@ -63,7 +63,7 @@ class InprocClient:
             pass
 
     def control(self, command: str, **args: str | int | float | bool | None) -> Any:
-        """Call a command of engine/control.py. Raises EngineError with its message."""
+        """Call a command of engine/control.py. Raises EngineError with its message, EngineDead."""
         reply = execute(self.engine.core, Control(0, command, args))
         if reply.error is not None:
             raise EngineError(reply.error)

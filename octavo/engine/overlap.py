@@ -83,7 +83,7 @@ class Pipeline:
     def will_starve(self) -> bool:
         """Whether the device has only a sampling left to do once the newest step is computed: steps are taken in turn,
         and there is room for the next."""
-        return len(self) < self.depth and self._in_turn()
+        return not self._flying and len(self) < self.depth and self._in_turn()
 
     def push(self, plan: StepPlan) -> None:
         """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""

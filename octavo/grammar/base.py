@@ -130,7 +130,3 @@ class Backend(Protocol):
     def compile(self, form: Form) -> Grammar:
         """Raises Refused."""
         ...
-
-
-BackendFactory = Any
-"""Called with a VocabularyTable; gives a Backend."""

@@ -26,6 +26,7 @@ READY = b"\1"  # it ends with its parent, even when it is stopped; and it may be
 LENGTH = 4  # bytes of a frame's length
 
 TOO_SLOW = "the constraint takes too long to compile"
+FAILED = "the constraint could not be compiled"
 
 
 class Fork:
@@ -50,6 +51,7 @@ class Fork:
         self._socket, other = socket.socketpair()
         parent, self.pid = os.getpid(), os.fork()
         if not self.pid:
+            self._socket.close()  # so that the end of its parent is seen where the kernel does not end it, too
             _live(workshop, job, other.fileno(), parent, inherited)
         other.close()
         self.ready = False
@@ -72,7 +74,8 @@ class Fork:
     @property
     def cpu_s(self) -> float:
         """Processor time that its constraint has used; more than enough where the system does not say."""
-        return self._used_s() - self._before_s
+        used_s = self._used_s()
+        return CPU_S if used_s is None else used_s - self._before_s
 
     def give(self, job: Job) -> bool:
         """Whether it is there to take it."""
@@ -81,7 +84,7 @@ class Fork:
         except OSError:
             self.ready = False
             return False
-        self._before_s = self._used_s()
+        self._before_s = self._used_s() or 0.0
         self._take(job)
         return True
 
@@ -132,12 +135,12 @@ class Fork:
         self.began = time.monotonic()
         self.deadline_s = max(job.deadline_s, self.began + PATIENCE_S)  # it may have stood in line
 
-    def _used_s(self) -> float:
+    def _used_s(self) -> float | None:
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):
-            return CPU_S
+            return None
 
 
 def sentence(status: int, cpu_s: float, ended: bool) -> Verdict:
@@ -149,6 +152,8 @@ def sentence(status: int, cpu_s: float, ended: bool) -> Verdict:
         if cpu_s < ENOUGH_CPU_S:
             return Verdict(busy=True)
         return Verdict(error=TOO_SLOW, passing=True)
+    if os.WIFEXITED(status):  # by an error that nobody foresaw
+        return Verdict(error=FAILED)
     # A kill from outside is one by the system, whose memory is over, or by somebody: of this hour in any case.
     return Verdict(error=TOO_LARGE, passing=cause == signal.SIGKILL)
 

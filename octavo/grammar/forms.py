@@ -1,6 +1,7 @@
 """From a GrammarSpec, as a request has it, to a Form, as a grammar engine takes it. All bounds are tested here."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from octavo.grammar.spec import (
     GrammarSpec,
 )
 
+_TAG_SCHEMAS = frozenset({"schema", "json_schema"})
 ANY_OBJECT = '{"type":"object"}'
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -34,7 +36,7 @@ def check_shape(spec: GrammarSpec) -> None:
         _check_size(spec.source, spec.param)
         _check_size(spec.around, spec.param)
         if spec.kind == "structural_tag":
-            _parsed(spec.source, spec.param)
+            _tag(spec.source, spec.param)
     else:
         check_spec(spec, search=False)
 
@@ -74,7 +76,7 @@ def _form(spec: GrammarSpec, param: str, search: bool, example: Example) -> Form
             _refusing(check_grammar_ends, text, param)
             return Form("lark", text)
         case "structural_tag":
-            tag = _parsed(spec.source, param)
+            tag = _tag(spec.source, param)
             _refusing(lark.from_tag, tag, param)
             return Form("structural_tag", msgspec.json.encode(tag).decode(), hints=_tag_hints(tag))
 
@@ -149,28 +151,35 @@ def _refusing(make: Any, source: Any, param: str) -> str:
     return text
 
 
+def _tag(source: str, param: str) -> Any:
+    """A structural tag whose schemas are well formed."""
+    tag = _parsed(source, param)
+    for node in _tag_nodes(tag):
+        for key in _TAG_SCHEMAS & node.keys():
+            check_schema(node[key], f"{param}.{key}")
+            check_references(node[key], node[key], f"{param}.{key}")
+    return tag
+
+
+def _tag_nodes(node: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a tag, but those of its schemas."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _tag_nodes(item)
+    elif isinstance(node, dict):
+        yield node
+        for key, value in node.items():
+            if key not in _TAG_SCHEMAS:
+                yield from _tag_nodes(value)
+
+
 def _tag_hints(tag: Any) -> tuple[bytes, ...]:
     """Short ends of the schemas in a tag, and the texts that close it."""
-    found: dict[bytes, None] = {}
-    ends: dict[bytes, None] = {}
-
-    def visit(node: Any) -> None:
-        if isinstance(node, list):
-            for item in node:
-                visit(item)
-        elif isinstance(node, dict):
-            for key in ("schema", "json_schema"):
-                if isinstance(node.get(key), dict):
-                    found.update(dict.fromkeys(hints(node[key])))
-            for key in ("end", "value"):
-                if isinstance(node.get(key), str) and node[key]:
-                    ends[node[key].encode()] = None
-            for key, value in node.items():
-                if key not in ("schema", "json_schema"):
-                    visit(value)
-
-    visit(tag)
-    return (*ends, *found)
+    nodes = list(_tag_nodes(tag))
+    schemas = [node[key] for node in nodes for key in ("schema", "json_schema") if isinstance(node.get(key), dict)]
+    ends = [node[key].encode() for node in nodes for key in ("end", "value") if isinstance(node.get(key), str)]
+    found = [hint for schema in schemas for hint in hints(schema)]
+    return tuple(dict.fromkeys(filter(None, [*ends, *found])))
 
 
 def _check_size(source: str, param: str) -> None:

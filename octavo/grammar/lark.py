@@ -42,7 +42,7 @@ def from_tag(tag: Any, special: Mapping[str, int] | None = None) -> str:
                 "content": {"type": "json_schema", "json_schema": each.get("schema", True)},
                 "end": each.get("end", ""),
             }
-            for each in tag["structures"]
+            for each in _list(tag, "structures")
             if isinstance(each, dict)
         ]
         tag = {"format": {"type": "triggered_tags", "triggers": tag.get("triggers"), "tags": tags}}
@@ -80,7 +80,7 @@ class _Writer:
         if not isinstance(node, dict) or depth > 32:
             raise Refused("has a format that is no object, or nests too deeply")
         kind = node.get("type")
-        write = getattr(self, f"_{kind}", None) if kind in _KINDS else None
+        write = getattr(self, f"_{kind}", None) if isinstance(kind, str) and kind in _KINDS else None
         if write is None:
             raise Refused(f"has no format of the type {str(kind)[:40]!r}")
         found: str = write(node, end, depth + 1)
@@ -125,12 +125,11 @@ class _Writer:
         parts = []
         for index, element in enumerate(elements):
             follower = elements[index + 1] if index + 1 < len(elements) else None
-            known = follower.get("value", follower.get("begin", "")) if isinstance(follower, dict) else end
+            known = _head(follower) if isinstance(follower, dict) else end
             if isinstance(element, dict) and element.get("type") == "any_text" and known:
                 parts.append(self._lazy(known))
-                if follower is None or not isinstance(follower, dict):
-                    continue
-                elements[index + 1] = _without_head(follower, known)
+                if isinstance(follower, dict):
+                    elements[index + 1] = _without_head(follower, known)
             else:
                 parts.append(self._node(element, "", depth))
         return self._rule(" ".join(part for part in parts if part) or '""')
@@ -161,7 +160,8 @@ class _Writer:
         return " ".join(part for part in (self._node(content, "", depth), self._text(node, "end")) if part)
 
     def _tags_with_separator(self, node: dict[str, Any], end: str, depth: int) -> str:
-        one = self._rule(" | ".join(self._node({"type": "tag", **each}, end, depth) for each in _list(node, "tags")))
+        tags = [{"type": "tag", **each} if isinstance(each, dict) else each for each in _list(node, "tags")]
+        one = self._rule(" | ".join(self._node(each, end, depth) for each in tags))
         separator = self._text(node, "separator")
         body = one if node.get("stop_after_first") else f"{one} ({separator} {one})*"
         return self._rule(body if node.get("at_least_one") else f"({body})?")
@@ -254,6 +254,12 @@ def _list(node: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise Refused(f"has a format without {key}")
     return list(value)
+
+
+def _head(node: dict[str, Any]) -> str:
+    """The text that an element begins with, as far as it says so."""
+    text = node.get({"const_string": "value", "tag": "begin"}.get(str(node.get("type")), ""), "")
+    return text if isinstance(text, str) else ""
 
 
 def _without_head(node: dict[str, Any], head: str) -> dict[str, Any]:

@@ -80,6 +80,8 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
     for key in _NUMBERS:
         if key in schema and (isinstance(schema[key], bool) or not isinstance(schema[key], int | float)):
             raise _bad(f"{path}.{key}", "must be a number")
+    if not isinstance(schema.get("format"), str | None):
+        raise _bad(f"{path}.format", "must be a string")
     patterns = [schema["pattern"]] if "pattern" in schema else []
     if isinstance(schema.get("patternProperties"), dict):
         patterns += list(schema["patternProperties"])
@@ -170,7 +172,7 @@ def _apart(first: Any, second: Any, root: Any) -> bool:
     if one != {"object"} or two != {"object"}:
         return False
     # Two kinds of object: told apart by a property that both must have, with other constants.
-    shared = set(first.get("required", ())) & set(second.get("required", ()))
+    shared = set(first.get("required") or ()) & set(second.get("required") or ())
     for name in shared:
         left = resolve(first.get("properties", {}).get(name), root)
         right = resolve(second.get("properties", {}).get(name), root)

@@ -176,7 +176,7 @@ def _merged(node: dict[str, Any]) -> dict[str, Any]:
             if key == "properties":
                 whole[key] = {**whole.get(key, {}), **value}
             elif key == "required":
-                whole[key] = [*whole.get(key, []), *value]
+                whole[key] = [*_required(whole), *_required(part)]
             else:
                 whole[key] = value
     return whole

@@ -26,6 +26,7 @@ class VocabularyTable:
         self.tokens: list[bytes] = tokens + [b""] * (width - len(tokens))
         self.width = width
         self.words = -(-width // 32)
+        self.last_word = (1 << width % 32) - 1 if width % 32 else -1  # of the mask that allows every token
         self.ends = tuple(token for token in wire.ends if 0 <= token < width)
         self.special = tuple(sorted({token for token in wire.special if 0 <= token < width} | set(self.ends)))
 

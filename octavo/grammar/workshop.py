@@ -121,10 +121,11 @@ def address_space() -> int | None:
 
 
 def limit_memory(more: int) -> None:
-    """Let the address space grow by `more` bytes and no further."""
+    """Let the address space grow by `more` bytes and no further; by less where the system says so."""
     import resource
 
     known = address_space()
     if known is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (known + more, hard))
+        most = known + more if hard == resource.RLIM_INFINITY else min(known + more, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))

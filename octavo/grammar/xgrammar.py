@@ -140,6 +140,7 @@ class XGState:
     def fill(self, row: Words) -> bool:
         if not self._matcher.fill_next_token_bitmask(row[None, :], 0):
             row.fill(-1)
+        row[-1] &= self._vocabulary.last_word  # it sets bits beyond, too
         for token in self._vocabulary.special:
             row[token >> 5] &= ~(1 << (token & 31)) if token & 31 < 31 else 0x7FFFFFFF
         return True

@@ -36,6 +36,7 @@ from octavo.sched.limits import Limits
 from octavo.sched.request import Request
 from octavo.sched.update import Update
 
+IN_USE = "a request with this id is running already"
 _NONE: dict[str, float] = {}
 
 
@@ -74,7 +75,7 @@ class Scheduler:
     def add(self, wire: EngineRequest) -> None:
         """Take a request. UserError if it can never run, Overloaded if the line is full."""
         if wire.id in self.board.requests:
-            raise UserError("a request with this id is running already", param="id")
+            raise UserError(IN_USE, param="id")
         check(wire, self._limits, self._longest)
         order = self.board.waiting.order(wire.priority, self._arrivals)
         if wire.progress is None:  # one that comes back had its place already

@@ -268,6 +268,7 @@ def test_a_full_queue_answers_429_and_keeps_what_it_has():
         request("a", [1], allowed_token_ids=(1 << 35,)),
         request("a", [1], logit_bias=((3, float("inf")),)),
         request("a", [1], logprobs=1000),
+        request("a", [1], logprobs=2, logprob_token_ids=(3, 200)),
     ],
 )
 def test_what_would_index_outside_is_refused_beside_a_good_request(bad):

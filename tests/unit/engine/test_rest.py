@@ -9,7 +9,7 @@ import torch
 from engine_fakes import NO_OUTPUTS, expected, make_core, request, run, take
 from test_real_engine import TINY, folder, tiny  # noqa: F401 - a fixture
 
-from octavo.base.errors import ConfigError, EngineError
+from octavo.base.errors import ConfigError, EngineDead, EngineError
 from octavo.base.wire import MEMORY_TAGS, Control
 from octavo.engine.assemble import assemble
 from octavo.engine.control import execute
@@ -67,6 +67,24 @@ def test_an_aborting_sleep_ends_what_runs():
     steps(core, 1, tokens, ends)
     assert ends["a"].finish == "abort"
     assert not core.has_work
+
+
+def test_a_device_that_fails_in_a_step_before_the_sleep_ends_the_engine():
+    """Nothing would go on: who was in that step is in none that comes, and nobody starts."""
+    core, device = make_core(depth=2)
+
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def sample(riders, begin=device.sample):
+        begin(riders)
+        return SimpleNamespace(result=lost, done=lambda: True)
+
+    device.sample = sample
+    core.add(request("a", [1, 2, 3], max_tokens=2))
+    core._feed()
+    with pytest.raises(EngineDead):
+        tell(core, "sleep")
 
 
 def test_the_level_is_told_once():

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import Future
 from contextlib import suppress
@@ -46,6 +48,7 @@ def deep(levels):
 BOMBS = {
     "no type": json_spec({"type": "stsring"}),
     "properties a list": json_spec({"properties": []}),
+    "format a schema": json_spec({"type": "string", "format": {"pattern": "a"}}),
     "too deep": json_spec(deep(40)),
     "too large": GrammarSpec("json_schema", json.dumps({"description": "x" * 70_000})),
     "not json": GrammarSpec("json_schema", "{"),
@@ -72,6 +75,17 @@ BOMBS = {
     "no grammar": GrammarSpec("grammar", "  "),
     "tag without parts": GrammarSpec("structural_tag", "{}"),
     "tag of a strange type": GrammarSpec("structural_tag", '{"format":{"type":"__class__"}}'),
+    "tag of several types": GrammarSpec("structural_tag", '{"format":{"type":["tag"]}}'),
+    "tag with a schema that is none": GrammarSpec(
+        "structural_tag", '{"structures":[{"begin":"<a>","schema":{"minimum":"x"},"end":"</a>"}],"triggers":["<a"]}'
+    ),
+    "structures that are none": GrammarSpec("structural_tag", '{"structures":3,"triggers":["<"]}'),
+    "tags that are none": GrammarSpec(
+        "structural_tag", '{"format":{"type":"tags_with_separator","separator":",","tags":[1]}}'
+    ),
+    "text up to a number": GrammarSpec(
+        "structural_tag", '{"format":{"type":"sequence","elements":[{"type":"any_text"},{"type":"tag","begin":3}]}}'
+    ),
 }
 
 
@@ -89,6 +103,8 @@ def test_bombs_are_refused_in_time_and_the_next_is_served(compiler, name):
         assert caught.value.param.split(".")[0] == "structured_outputs"
         assert len(caught.value.message) < 600
         assert "\n" not in caught.value.message
+        # As of one that its fork did not survive.
+        assert not any(text in caught.value.message for text in (fork.TOO_LARGE, fork.FAILED))
         assert "| start:" not in caught.value.message  # a listing of what the caller never wrote
     assert time.monotonic() - begin < IN_TIME_S
     fresh = json_spec({"type": "object", "properties": {name: {"type": "integer"}}})
@@ -154,6 +170,7 @@ def test_what_a_fork_dies_of_is_told():
         (signal.SIGKILL, 0.5, True, fork.TOO_SLOW, False),
         (signal.SIGKILL, 0.5, False, fork.TOO_LARGE, False),
         (signal.SIGSEGV, 0.1, False, fork.TOO_LARGE, False),
+        (1 << 8, 0.1, False, fork.FAILED, False),  # it ended by itself
     ):
         verdict = fork.sentence(cause, cpu_s, evicted)
         assert (verdict.error, verdict.busy) == (message, busy)
@@ -243,11 +260,41 @@ def test_a_fork_is_kept_for_the_next_unless_one_was_dear(compiler):
     assert kept(json_spec({"const": "kept last"}))
 
 
+def test_where_the_kernel_helps_little_a_fork_is_ended_all_the_same():
+    """Without times of processes, and without a signal at the end of the parent."""
+    code = """import os
+from types import SimpleNamespace
+from octavo.grammar import fork
+from octavo.grammar.frames import Job, Verdict
+fork.die_with_parent = lambda: None
+workshop = SimpleNamespace(run=lambda job: Verdict(error=str(job.number)))
+kept = fork.Fork(workshop, Job(1, "any"), os.dup(2))
+while not kept.is_idle:
+    kept.hear()
+fork.Fork._used_s = lambda fork: None
+assert kept.give(Job(2, "any")) and kept.cpu_s >= fork.ENOUGH_CPU_S
+while not kept.is_idle:
+    kept.hear()
+kept._socket.close()
+os.waitpid(kept.pid, 0)"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=20)
+
+
 def test_what_a_fork_has_taken_is_not_counted_against_the_next(compiler):
     """All of these take more processor time and memory together than one may."""
     for number in range(250):
         spec = json_spec({"type": "object", "properties": {f"n{number}": {"type": "string", "maxLength": 40}}})
         assert compiler.submit(spec).result(30).opening is not None
+
+
+def test_where_the_system_has_a_limit_of_its_own_no_constraint_fails_for_that():
+    code = """import resource
+from octavo.grammar.workshop import address_space, limit_memory
+most = address_space() + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+limit_memory(256 << 20)
+assert resource.getrlimit(resource.RLIMIT_AS) == (most, most)"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_is_known_is_there_at_once_and_equal_waits_are_one(compiler):
@@ -305,6 +352,8 @@ def test_shapes_are_checked_without_compiling():
     for name in (
         "no type",
         "properties a list",
+        "format a schema",
+        "tag with a schema that is none",
         "too deep",
         "too large",
         "not json",
@@ -315,6 +364,8 @@ def test_shapes_are_checked_without_compiling():
         with pytest.raises(UserError):
             check_shape(BOMBS[name])
     check_shape(GOOD)
+    check_shape(json_spec({"oneOf": [{"type": "object", "required": None}, {"type": "object", "required": ["a"]}]}))
+    check_spec(json_spec({"allOf": [{"type": "object", "required": None}, {"required": ["a"]}]}))
     assert check_spec(GOOD).hints
     assert decode_spec(encode_spec(GOOD)) == GOOD
 

@@ -18,7 +18,7 @@ from octavo.engine.core import Core
 from octavo.grammar.spec import RIDER, GrammarSpec, Thoughts, decode_spec, encode_spec
 from octavo.grammar.together import Together
 from octavo.sched.limits import Limits
-from octavo.sched.scheduler import Scheduler
+from octavo.sched.scheduler import IN_USE, Scheduler
 from octavo.testing.fake_executor import FakeExecutor, expected_tokens, fold_model
 
 MAX_LEN = 400
@@ -203,6 +203,31 @@ def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in
     assert order[at - 2 : at + 2] == ["sample", f"forward {step + 1}", f"take {step}", "sample"]
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_one_that_comes_while_free_ones_run_ahead_waits_for_their_results(seats, depth):
+    core = make_core(seats(), depth=depth)
+    run(core, [request("warm", json_spec(SCHEMAS[0]), max_tokens=40)])
+    wanted = [request("r1", max_tokens=60), request("r2", json_spec(SCHEMAS[0]), max_tokens=30, seed=3)]
+    core.add(wanted[0])
+    said = [output for _ in range(5) for output in core.step().each()]
+    core.add(wanted[1])
+    results = run(core, [])
+    tokens = [token for output in said for token in output.tokens] + results["r1"][0]
+    assert tokens == expected_tokens(fold_model(WIDTH), wanted[0].tokens, wanted[0].sampling)[0]
+    assert json.loads(text_of(results["r2"][0])) is not None
+    assert (core.failures, core.executor.violations) == (0, [])
+
+
+def test_the_crowd_of_a_step_is_gathered_anew_only_when_somebody_comes_or_goes(seats):
+    core, gathered = make_core(seats(), depth=2), []
+    gather = core._seat._gathered
+    core._seat._gathered = lambda plan: (gathered.append(plan.step), gather(plan))[1]
+    spec = json_spec({"type": "object"}, finish_within_budget=False, min_tokens=40)
+    run(core, [request(f"r{i}", spec, seed=i, max_tokens=40) for i in range(4)])
+    assert core.executor.steps >= 40
+    assert len(gathered) <= 5
+
+
 def test_a_constraint_that_compiles_holds_nobody_up(seats):
     core = make_core(seats())
     spec = json_spec({"type": "object", "properties": {"late": {"type": "integer"}}})
@@ -249,6 +274,23 @@ def test_the_number_of_tokens_that_a_refusal_names_is_enough(seats):
     result = run(core, [request("b", spec, max_tokens=needed)])["b"]
     jsonschema.validate(json.loads(text_of(result[0])), SCHEMAS[1])
     assert len(result[0]) == needed
+
+
+@pytest.mark.parametrize("first", [None, json_spec(SCHEMAS[0]), json_spec({"const": "not known before"})])
+@pytest.mark.parametrize("second", [None, json_spec(SCHEMAS[0]), json_spec({"const": "nor this one"})])
+def test_a_name_that_is_in_use_leaves_the_one_that_has_it_as_it_is(seats, first, second):
+    alone = request("x", first, seed=1, max_tokens=30)
+    calm = run(make_core(seats()), [alone])["x"][0]
+    core = make_core(seats())
+    core.add(alone)
+    core.add(request("x", second, max_tokens=20))
+    outputs = core.step().each()
+    assert outputs[0].error == IN_USE
+    tokens = [token for output in outputs for token in output.tokens]
+    core.scheduler.set_aside()
+    assert tokens + run(core, [])["x"][0] == calm
+    assert not core._seat._guides
+    assert not core._held_since
 
 
 def test_aborts_at_any_time_leave_nothing(seats):

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from grammar_kit import EOS, TABLE, WIDTH, json_spec, mask
+from grammar_kit import EOS, TABLE, WIDTH, bits, compiled, json_spec, mask
 
 from octavo.base.errors import ConfigError
 from octavo.grammar.base import Form, Refused
@@ -98,6 +98,15 @@ def test_masks_end_with_the_vocabulary(engine):
     matcher = engine.compile(Form("regex", "(.|\\n)*")).matcher()
     assert matcher.fill(row)
     assert not mask(matcher) & set(range(len(TABLE.tokens) - TABLE.tokens.count(b""), WIDTH))
+
+
+def test_a_mask_ends_with_the_vocabulary(engine):
+    """Where all may come as well: who reads a mask looks its tokens up."""
+    matcher = engine.compile(Form("regex", "(.|\n)*")).matcher()
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    assert matcher.fill(row)
+    assert max(bits(row, 32 * TABLE.words)) < WIDTH
+    assert compiled(json_spec({"type": "object", "minProperties": 1}), engine=engine).opening is not None
 
 
 @pytest.mark.parametrize(
