@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.base.config import ModelConfig
+from octavo.base.errors import ConfigError
 from octavo.base.wire import Vocabulary
 from octavo.text.chat import ChatTemplate, load_chat
 from octavo.text.defaults import Defaults, read_defaults
@@ -46,7 +47,10 @@ def load_text(
     an unknown parser.
     """
     tokenizer = load_tokenizer(files)
-    template = load_chat(tokenizer)
+    try:
+        template = load_chat(tokenizer)
+    except ConfigError as error:
+        raise (ConfigError(f"{config.chat_template}: {error}") if config.chat_template else error) from None
     defaults = read_defaults(files.generation_config) if config.generation_config == "auto" else Defaults()
     _ = tokenizer.longest_token  # worked out now and not in the first request
     source = "\n".join(tokenizer.templates.values())

@@ -60,6 +60,8 @@ def _read(config: ModelConfig, path: Path) -> ModelFiles:
         if template is None or not template.is_file():
             raise ConfigError(f"chat template {config.chat_template!r} is not a file")
         files = replace(files, chat_template=read_text(template))
+        if not files.chat_template:
+            raise ConfigError(f"chat template {config.chat_template!r} is empty")
     return files
 
 

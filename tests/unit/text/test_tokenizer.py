@@ -14,7 +14,9 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
-from octavo.base.errors import ModelFileError, OctavoError, UnknownName
+from octavo.base.config import ModelConfig
+from octavo.base.errors import ConfigError, ModelFileError, OctavoError, UnknownName
+from octavo.text.load import load_text
 from octavo.text.pretokenizers import PRE_TOKENIZERS
 from octavo.text.tokenizer import Tokenizer, from_folder, from_gguf, load_tokenizer
 
@@ -178,6 +180,14 @@ def test_load_tokenizer(folder: Path, backend: Backend) -> None:
     assert load_tokenizer(Files(gguf=Header(gguf_metadata(backend)))).templates
     with pytest.raises(ModelFileError, match="no tokenizer"):
         load_tokenizer(Files())
+
+
+def test_a_template_that_does_not_compile_is_named_by_its_file(folder: Path) -> None:
+    files = Files(tokenizer_dir=folder, chat_template="{{ messages }")
+    with pytest.raises(ConfigError, match=r"^mine\.jinja: chat template 'default', line 1: unexpected '}'$"):
+        load_text(files, ModelConfig(chat_template="mine.jinja"))
+    with pytest.raises(ConfigError, match=r"^chat template 'default', line 1"):
+        load_text(files, ModelConfig())
 
 
 def test_a_control_token_has_a_length(tmp_path: Path, backend: Backend) -> None:

@@ -146,6 +146,9 @@ def test_chat_templates_by_precedence(folder: Path, tmp_path: Path) -> None:
     assert read(folder, chat_template=str(tmp_path / "mine.jinja")).chat_template == "M"
     with pytest.raises(ConfigError, match="is not a file"):
         read(folder, chat_template=str(tmp_path / "none.jinja"))
+    (tmp_path / "empty.jinja").write_text("")
+    with pytest.raises(ConfigError, match="is empty"):
+        read(folder, chat_template=str(tmp_path / "empty.jinja"))
     (folder / "chat_template.jinja").write_bytes(b"x" * ((1 << 20) + 1))
     with pytest.raises(ModelFileError, match="longer than"):
         read(folder)
