@@ -10,9 +10,7 @@ from octavo.base.errors import UserError, missing
 
 MAX_MESSAGES = 16_384
 MAX_PARTS = 1024
-MAX_ARGUMENTS = (
-    65_536  # values in the arguments of all calls that come as text: what it unfolds to is many times as big
-)
+MAX_ARGUMENTS = 65_536  # values in the text of all calls' arguments, which unfolds to many times its size
 _FEW = 64
 ContentFormat = Literal["string", "parts"]
 _TEXT_PARTS = {
