@@ -106,7 +106,7 @@ class Closer:
                     path += move
                     continue
                 path += rest or []
-            way = path if len(path) <= limit else self._repacked(matcher, path)
+            way = path if len(path) <= limit else self.repacked(matcher, path)
             return way if len(way) <= limit and matcher.closes(way) else None
         return None
 
@@ -137,7 +137,7 @@ class Closer:
     def _best(self, matcher: Matcher, limit: int, longest: int, nodes: int, *, loops: bool = True) -> list[int] | None:
         best: list[int] | None = None
         for path in islice(self._search(matcher, longest, nodes, loops), MAX_WAYS if loops else 1):
-            short = path if len(path) <= limit < FAR else self._repacked(matcher, path)
+            short = path if len(path) <= limit < FAR else self.repacked(matcher, path)
             if best is None or len(short) < len(best):
                 best = short
             if len(best) <= limit:
@@ -237,7 +237,7 @@ class Closer:
             if lengths[token]:
                 yield [token], False
 
-    def _repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
+    def repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
         """The same text in fewer tokens, if it can be had."""
         packed = self._vocabulary.greedy(self._vocabulary.text(path))
         return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path

@@ -100,7 +100,7 @@ class Guide:
         """Take out of the mask of a tight guide what is plain to see that no text as short as the plan goes on with:
         so it is not drawn for nothing, and steps in flight need not be computed anew."""
         assert self._plan is not None
-        tighten(row, self.vocabulary, self._place, self._plan[0])
+        tighten(row, self.vocabulary, self._place, self._plan)
 
     def affords(self, token: int) -> bool:
         """First: whether the token stands, there being room for it and for an end behind it whatever
@@ -285,7 +285,8 @@ class Guide:
         if found is None:
             matcher, last = self._matcher, self._last_way
             found = closer.close(matcher, left, patience) if patience else closer.follow(matcher, last, left)
-        self._last_way = found or self._last_way
+        if found:  # in as few tokens as can be: where there is room for no more of them, nothing longer fits
+            found = self._last_way = closer.repacked(self._matcher, found)
         return found
 
     def _schedule(self, left: int) -> None:

@@ -1,20 +1,58 @@
 """Where there is room for a known way to the end and for nothing longer: what is plain to see about what may come."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from octavo.grammar.base import Words
-from octavo.grammar.growth import SPACE, is_outside, is_value
+from octavo.grammar.growth import BACKSLASH, QUOTE, SPACE, is_outside, is_value
 from octavo.grammar.vocabulary import VocabularyTable
 
+LEADS = (b"", b" ", b"\n", b"  ", b"\t")  # blanks that stand before a text in one token
 
-def tighten(row: Words, vocabulary: VocabularyTable, place: int, token: int) -> None:
-    """Take out of a mask what cannot be part of a JSON text as short as the one that goes on with `token`: blanks
-    between values, and in a string that it closes whatever has no quote. `place`: see grammar/growth.py."""
-    text = vocabulary.tokens[token]
-    if is_value(place) and text.startswith(b'"'):
+
+def tighten(row: Words, vocabulary: VocabularyTable, place: int, way: Sequence[int]) -> None:
+    """Take out of a mask what cannot be part of a JSON text as short as `way`, which is the rest of one. `place`: see
+    grammar/growth.py.
+
+    That is blanks between values, more digits where the way sets a comma, what closes nothing where the way does, in a
+    string that it closes whatever has no quote, and tokens that bring the text less far than the way's first.
+    """
+    text = vocabulary.tokens[way[0]]
+    if is_outside(place) and text.strip(SPACE):
+        row &= _kept(vocabulary, text)
+        _clear(row, vocabulary, way, ((text[:cut], LEADS) for cut in range(1, len(text))))
+    elif is_value(place) and text[0] == QUOTE:
         row &= vocabulary.quotes
-    elif is_outside(place) and text.strip(SPACE):
-        row &= ~vocabulary.blanks
+        if len(text) > 1 and not _may_merge(vocabulary, way, 1):
+            row &= ~vocabulary.bare_quotes
+    elif not is_outside(place) and BACKSLASH not in text:
+        _clear(row, vocabulary, way, ((text[:cut], LEADS[:1]) for cut in range(1, len(text))))
+
+
+def _kept(vocabulary: VocabularyTable, text: bytes) -> Words:
+    """Outside of strings, what may come where the way goes on with `text`."""
+    if text[:1] in (b"]", b"}"):
+        return vocabulary.closers
+    return vocabulary.enders if text[:1] == b"," else ~vocabulary.blanks
+
+
+def _clear(
+    row: Words, vocabulary: VocabularyTable, way: Sequence[int], starts: Iterator[tuple[bytes, Sequence[bytes]]]
+) -> None:
+    """Take out tokens that are a start of the way's first, behind one of the leads."""
+    words, known = row.data, vocabulary.by_bytes
+    for start, leads in starts:
+        for token in (known.get(lead + start) for lead in leads):
+            if token is None or not words[token >> 5] >> (token & 31) & 1 or _may_merge(vocabulary, way, len(start)):
+                continue
+            words[token >> 5] &= ~(1 << (token & 31)) if token & 31 < 31 else 0x7FFFFFFF
+
+
+def _may_merge(vocabulary: VocabularyTable, way: Sequence[int], cut: int) -> bool:
+    """Whether what is left of the way's first token behind `cut` bytes goes on into the next in one token: then the
+    text may be as short, cut otherwise."""
+    left = vocabulary.tokens[way[0]][cut:]
+    found = vocabulary.greedy(left + vocabulary.text(way[1:2]))
+    return found is None or len(vocabulary.tokens[found[0]]) > len(left)
 
 
 def rest_behind(vocabulary: VocabularyTable, way: Sequence[int], token: int) -> list[int] | None:

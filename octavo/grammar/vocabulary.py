@@ -1,5 +1,6 @@
 """The vocabulary as grammar engines and the search for short endings need it."""
 
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -12,6 +13,7 @@ from octavo.grammar.growth import SPACE, move_table
 
 HEAD = 3  # bytes by which tokens are looked up
 MOST_BYTES = 64  # of a token that a text is cut in
+_ENDERS, _CLOSERS = re.compile(rb"[,\]}]"), re.compile(rb"[\]}]")
 
 
 class VocabularyTable:
@@ -32,7 +34,8 @@ class VocabularyTable:
 
     def warm(self) -> None:
         """Work out now what is needed once."""
-        _ = self.single, self.moves, self.free_mask, self.blanks, self.quotes, self.by_name, self._lengths
+        _ = self.single, self.moves, self.free_mask, self.blanks, self.quotes, self.bare_quotes
+        _ = self.enders, self.closers, self.by_name, self._lengths
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
@@ -94,6 +97,25 @@ class VocabularyTable:
     def quotes(self) -> npt.NDArray[np.int32]:
         """The mask of tokens with a quote in them."""
         return self._mask_of(token for token, text in enumerate(self.tokens) if b'"' in text)
+
+    @cached_property
+    def bare_quotes(self) -> npt.NDArray[np.int32]:
+        """The mask of tokens with a quote at their end and no other, and no backslash."""
+        return self._mask_of(
+            token
+            for token, text in enumerate(self.tokens)
+            if text[-1:] == b'"' and text.count(b'"') == 1 and b"\\" not in text
+        )
+
+    @cached_property
+    def enders(self) -> npt.NDArray[np.int32]:
+        """The mask of tokens with a comma or a closing bracket in them."""
+        return self._mask_of(token for token, text in enumerate(self.tokens) if _ENDERS.search(text))
+
+    @cached_property
+    def closers(self) -> npt.NDArray[np.int32]:
+        """The mask of tokens with a closing bracket in them."""
+        return self._mask_of(token for token, text in enumerate(self.tokens) if _CLOSERS.search(text))
 
     def _mask_of(self, tokens: Iterable[int]) -> npt.NDArray[np.int32]:
         bits = np.zeros(self.words * 32, dtype=np.uint8)

@@ -127,6 +127,32 @@ def test_where_room_is_tight_no_blanks_are_drawn_between_values():
     assert not bits(row) & blank
 
 
+@pytest.mark.parametrize(
+    ("schema", "said", "one_of"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, b'{"a":12', "}]"),
+        ({"type": "array", "items": {"type": "integer"}}, b"[1,2,34", "}]"),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 3}, b"[12", "}],"),
+        ({"type": "array", "items": {"type": "array"}}, b"[[],[", "}]"),
+    ],
+)
+def test_where_room_is_tight_only_what_goes_on_as_the_way_does_is_drawn(schema, said, one_of):
+    """No more digits, no more members."""
+    spec = json_spec(schema)
+    shared = compiled(spec)
+    tokens = TABLE.greedy(said)
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    for limit in range(len(tokens) + 1, len(tokens) + 40):
+        guide = Guide(shared, spec, TABLE, frozenset({EOS}), max(limit, len(shared.opening)))
+        if [alone.take(guide, token) for token in tokens] != tokens or not guide.is_tight:
+            continue
+        alone.fill(guide, row)
+        assert bits(row)
+        assert all(set(one_of) & set(TABLE.tokens[token].decode()) for token in bits(row))
+        return
+    raise AssertionError("it was never tight")
+
+
 LABELS = ["left", "lest", "up", "down", "midway", "upon the hill"]
 PEOPLE = [{"name": {"const": "a"}, "age": {"type": "integer"}}, {"name": {"const": "b"}, "sure": {"type": "boolean"}}]
 CHOICES = {
