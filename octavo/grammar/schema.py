@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from octavo.base.errors import UserError
 
@@ -219,12 +220,12 @@ def resolve(schema: Any, root: Any) -> Any:
 
 
 def pointed(root: Any, reference: Any) -> Any:
-    """The value at a ``#/a/b`` pointer, None if there is none."""
+    """The value at a ``#/a/b`` pointer (RFC 6901, section 6), None if there is none."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return None
     place = root
     for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~").replace("%25", "%")
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(place, dict) and key in place:
             place = place[key]
         elif isinstance(place, list) and key.isdigit() and int(key) < len(place):

@@ -140,6 +140,13 @@ def test_the_path_in_the_schema_is_named(compiler):
         compiler.submit(json_spec({"not": {}})).result(30)
 
 
+@pytest.mark.parametrize(("name", "reference"), [("a b", "a%20b"), ("a/b", "a~1b"), ("a%b", "a%25b"), ("a~b", "a~0b")])
+def test_references_are_pointers_in_a_fragment(compiler, name, reference):
+    schema = {"$ref": f"#/$defs/{reference}", "$defs": {name: {"const": name}}}
+    opening = compiler.submit(json_spec(schema)).result(30).opening
+    assert json.loads(compiler.table.text(opening)) == name
+
+
 def slow(number):
     """A grammar that takes seconds."""
     rules = [f'r{index}: "a" r{index + 1} | r{index + 1} "b"' for index in range(900)]
