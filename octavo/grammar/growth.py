@@ -59,33 +59,33 @@ def costs_of_any(most: int) -> Costs:
     return Costs((1 + most,) * PLACES, 0, 0, 0, FAR)
 
 
-def _among(signs: bytes) -> npt.NDArray[np.bool_]:
+def among(signs: bytes) -> npt.NDArray[np.bool_]:
     """By byte."""
     found = np.zeros(256, dtype=np.bool_)
     found[list(signs)] = True
     return found
 
 
-_SPEAKS = _among(b'"\\,[]{}')
-_BEGINS = _among(OPENING + b",")
-_NAMES = _among(NEXT)
-_SPACE = _among(SPACE)
-_DEPTH = _among(OPENING).astype(np.int64) - _among(CLOSING)
+_SPEAKS = among(b'"\\,[]{}')
+_BEGINS = among(OPENING + b",")
+_NAMES = among(NEXT)
+_SPACE = among(SPACE)
+_DEPTH = among(OPENING).astype(np.int64) - among(CLOSING)
 
 
 def move_table(tokens: Sequence[bytes]) -> list["array[int]"]:
     """For each place, the moves of all tokens."""
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8)
     ends = np.cumsum([len(text) for text in tokens])
-    table = _quiet(_count(~_SPACE[data], ends) > 0, np.diff(ends, prepend=0) > 0).astype(np.uint32)
-    speaking = np.flatnonzero(_count(_SPEAKS[data], ends))
+    table = _quiet(count(~_SPACE[data], ends) > 0, np.diff(ends, prepend=0) > 0).astype(np.uint32)
+    speaking = np.flatnonzero(count(_SPEAKS[data], ends))
     for place in range(PLACES):
         table[place, speaking] = walk(place, [tokens[token] for token in speaking.tolist()])
     return [array("I", row.tobytes()) for row in table]
 
 
-def _count(here: npt.NDArray[np.bool_], ends: Numbers) -> Numbers:
-    """How many bytes of each token are `here`."""
+def count(here: npt.NDArray[np.bool_], ends: Numbers) -> Numbers:
+    """How many bytes of each token are `here`. `ends`: of the tokens in the bytes of all, one after the other."""
     total = np.concatenate([[0], np.cumsum(here)])
     counted: Numbers = np.diff(total[ends], prepend=0)
     return counted

@@ -1,10 +1,10 @@
 """Where there is room for a known way to the end and for nothing longer: what is plain to see about what may come."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from octavo.grammar.base import Words
-from octavo.grammar.growth import BACKSLASH, QUOTE, SPACE, is_outside, is_value
-from octavo.grammar.vocabulary import VocabularyTable
+from octavo.grammar.growth import SPACE, is_outside, is_value
+from octavo.grammar.vocabulary import VocabularyTable, without
 
 LEADS = (b"", b" ", b"\n", b"  ", b"\t")  # blanks that stand before a text in one token
 
@@ -19,13 +19,13 @@ def tighten(row: Words, vocabulary: VocabularyTable, place: int, way: Sequence[i
     text = vocabulary.tokens[way[0]]
     if is_outside(place) and text.strip(SPACE):
         row &= _kept(vocabulary, text)
-        _clear(row, vocabulary, way, ((text[:cut], LEADS) for cut in range(1, len(text))))
-    elif is_value(place) and text[0] == QUOTE:
+        _clear(row, vocabulary, way, LEADS)
+    elif is_value(place) and text.startswith(b'"'):
         row &= vocabulary.quotes
         if len(text) > 1 and not _may_merge(vocabulary, way, 1):
             row &= ~vocabulary.bare_quotes
-    elif not is_outside(place) and BACKSLASH not in text:
-        _clear(row, vocabulary, way, ((text[:cut], LEADS[:1]) for cut in range(1, len(text))))
+    elif not is_outside(place) and b"\\" not in text:
+        _clear(row, vocabulary, way, LEADS[:1])
 
 
 def _kept(vocabulary: VocabularyTable, text: bytes) -> Words:
@@ -35,16 +35,15 @@ def _kept(vocabulary: VocabularyTable, text: bytes) -> Words:
     return vocabulary.enders if text[:1] == b"," else ~vocabulary.blanks
 
 
-def _clear(
-    row: Words, vocabulary: VocabularyTable, way: Sequence[int], starts: Iterator[tuple[bytes, Sequence[bytes]]]
-) -> None:
+def _clear(row: Words, vocabulary: VocabularyTable, way: Sequence[int], leads: Sequence[bytes]) -> None:
     """Take out tokens that are a start of the way's first, behind one of the leads."""
-    words, known = row.data, vocabulary.by_bytes
-    for start, leads in starts:
-        for token in (known.get(lead + start) for lead in leads):
-            if token is None or not words[token >> 5] >> (token & 31) & 1 or _may_merge(vocabulary, way, len(start)):
-                continue
-            words[token >> 5] &= ~(1 << (token & 31)) if token & 31 < 31 else 0x7FFFFFFF
+    words, known, text = row.data, vocabulary.by_bytes, vocabulary.tokens[way[0]]
+    for cut in range(1, len(text)):
+        found = [token for lead in leads if (token := known.get(lead + text[:cut])) is not None]
+        found = [token for token in found if words[token >> 5] >> (token & 31) & 1]
+        if found and not _may_merge(vocabulary, way, cut):
+            for token in found:
+                words[token >> 5] &= without(token)
 
 
 def _may_merge(vocabulary: VocabularyTable, way: Sequence[int], cut: int) -> bool:

@@ -1,6 +1,5 @@
 """The vocabulary as grammar engines and the search for short endings need it."""
 
-import re
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -9,11 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.base.wire import Vocabulary
-from octavo.grammar.growth import SPACE, move_table
+from octavo.grammar.growth import SPACE, among, count, move_table
 
 HEAD = 3  # bytes by which tokens are looked up
 MOST_BYTES = 64  # of a token that a text is cut in
-_ENDERS, _CLOSERS = re.compile(rb"[,\]}]"), re.compile(rb"[\]}]")
+
+
+def without(token: int) -> int:
+    """What is left of a full word of a mask, an int32, when the token's bit is taken out."""
+    bit = token & 31
+    return ~(1 << bit) if bit < 31 else 0x7FFFFFFF
 
 
 class VocabularyTable:
@@ -85,48 +89,53 @@ class VocabularyTable:
     @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
         """Every token that has a text, ends of sequence left out."""
-        ends = set(self.ends)
-        return self._mask_of(token for token, text in enumerate(self.tokens) if text and token not in ends)
+        free = self.lengths > 0
+        free[list(self.ends)] = False
+        return self._mask_of(free)
 
     @cached_property
     def blanks(self) -> npt.NDArray[np.int32]:
         """The mask of tokens that are nothing but JSON's whitespace."""
-        return self._mask_of(token for token, text in enumerate(self.tokens) if text and not text.strip(SPACE))
+        return self._mask_of((self.lengths > 0) & (self._number_of(SPACE) == self.lengths))
 
     @cached_property
     def quotes(self) -> npt.NDArray[np.int32]:
         """The mask of tokens with a quote in them."""
-        return self._mask_of(token for token, text in enumerate(self.tokens) if b'"' in text)
+        return self._mask_of(self._number_of(b'"') > 0)
 
     @cached_property
     def bare_quotes(self) -> npt.NDArray[np.int32]:
         """The mask of tokens with a quote at their end and no other, and no backslash."""
-        return self._mask_of(
-            token
-            for token, text in enumerate(self.tokens)
-            if text[-1:] == b'"' and text.count(b'"') == 1 and b"\\" not in text
-        )
+        found = (self._number_of(b'"') == 1) & (self._number_of(b"\\") == 0)
+        for token in np.flatnonzero(found).tolist():
+            found[token] = self.tokens[token].endswith(b'"')
+        return self._mask_of(found)
 
     @cached_property
     def enders(self) -> npt.NDArray[np.int32]:
         """The mask of tokens with a comma or a closing bracket in them."""
-        return self._mask_of(token for token, text in enumerate(self.tokens) if _ENDERS.search(text))
+        return self._mask_of(self._number_of(b",]}") > 0)
 
     @cached_property
     def closers(self) -> npt.NDArray[np.int32]:
         """The mask of tokens with a closing bracket in them."""
-        return self._mask_of(token for token, text in enumerate(self.tokens) if _CLOSERS.search(text))
+        return self._mask_of(self._number_of(b"]}") > 0)
 
-    def _mask_of(self, tokens: Iterable[int]) -> npt.NDArray[np.int32]:
+    def _number_of(self, signs: bytes) -> npt.NDArray[np.int64]:
+        """How many bytes of each token are among `signs`."""
+        data = np.frombuffer(b"".join(self.tokens), dtype=np.uint8)
+        return count(among(signs)[data], np.cumsum(self.lengths))
+
+    def _mask_of(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
         bits = np.zeros(self.words * 32, dtype=np.uint8)
-        bits[list(tokens)] = 1
+        bits[: self.width] = chosen
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def clear_ends(self, masks: npt.NDArray[np.int32]) -> None:
         """Take the ends of sequence out of masks. masks: [num_masks, words]."""
         words = masks.data  # far quicker for single words than numpy, whose code has to come from memory first
         for token in self.ends:
-            word, kept = token >> 5, 0x7FFFFFFF if token & 31 == 31 else ~(1 << (token & 31))
+            word, kept = token >> 5, without(token)
             for row in range(len(masks)):
                 words[row, word] &= kept
 

@@ -12,7 +12,7 @@ import msgspec
 
 from octavo.base.errors import UserError
 from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
-from octavo.grammar.vocabulary import VocabularyTable
+from octavo.grammar.vocabulary import VocabularyTable, without
 
 # Seen to be enforced exactly (tests/unit/grammar/test_grammar_engines.py). Left out on purpose: number ranges next to
 # multipleOf, formats, patterns (its dialect differs), uniqueItems, contains, not, oneOf, conditions.
@@ -142,7 +142,7 @@ class XGState:
             row.fill(-1)
         row[-1] &= self._vocabulary.last_word  # it sets bits beyond, too
         for token in self._vocabulary.special:
-            row[token >> 5] &= ~(1 << (token & 31)) if token & 31 < 31 else 0x7FFFFFFF
+            row[token >> 5] &= without(token)
         return True
 
     def accept(self, token: int) -> bool:

@@ -53,7 +53,7 @@ def check(asker: Asker, form: str, message: str) -> Tally:
     for limit in LIMITS:
         reply = asker.ask(FORMS[form](limit, message))
         label = _label(reply)
-        if label is None and _is_short(reply):
+        if reply.status == 400 and NEEDS.search(reply.message):
             found.too_short += 1
             continue
         if label == ample:
@@ -61,13 +61,6 @@ def check(asker: Asker, form: str, message: str) -> Tally:
         else:
             found.faults.append(f"{form}, {limit} tokens: {label} in place of {ample}: {message}")
     return found
-
-
-def _is_short(reply: Reply) -> bool:
-    """Whether there was no room at all: an answer is refused then, a call is cut."""
-    if reply.status == 400:
-        return NEEDS.search(reply.message) is not None
-    return bool(reply.body["choices"][0]["finish_reason"] == "length")
 
 
 def _label(reply: Reply) -> str | None:
