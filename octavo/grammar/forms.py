@@ -24,7 +24,7 @@ from octavo.grammar.spec import (
     GrammarSpec,
 )
 
-_TAG_SCHEMAS = frozenset({"schema", "json_schema"})
+_TAG_SCHEMAS = ("schema", "json_schema")
 ANY_OBJECT = '{"type":"object"}'
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -152,10 +152,12 @@ def _refusing(make: Any, source: Any, param: str) -> str:
 
 
 def _tag(source: str, param: str) -> Any:
-    """A structural tag whose schemas are well formed."""
+    """A structural tag whose schemas are well formed, and that asks for nothing that is passed over."""
     tag = _parsed(source, param)
     for node in _tag_nodes(tag):
-        for key in _TAG_SCHEMAS & node.keys():
+        if node.get("excludes"):
+            raise UserError(f"{param} has excludes, which cannot be enforced.", param=param)
+        for key in filter(node.__contains__, _TAG_SCHEMAS):
             check_schema(node[key], f"{param}.{key}")
             check_references(node[key], node[key], f"{param}.{key}")
     return tag
@@ -176,7 +178,7 @@ def _tag_nodes(node: Any) -> Iterator[dict[str, Any]]:
 def _tag_hints(tag: Any) -> tuple[bytes, ...]:
     """Short ends of the schemas in a tag, and the texts that close it."""
     nodes = list(_tag_nodes(tag))
-    schemas = [node[key] for node in nodes for key in ("schema", "json_schema") if isinstance(node.get(key), dict)]
+    schemas = [node[key] for node in nodes for key in _TAG_SCHEMAS if isinstance(node.get(key), dict)]
     ends = [node[key].encode() for node in nodes for key in ("end", "value") if isinstance(node.get(key), str)]
     found = [hint for schema in schemas for hint in hints(schema)]
     return tuple(dict.fromkeys(filter(None, [*ends, *found])))

@@ -62,8 +62,6 @@ class _Writer:
         self._cut = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
 
     def write(self, node: dict[str, Any]) -> str:
-        if _excludes(node):
-            raise Refused("has excludes, which cannot be enforced")
         top = self._node(node, "", 0)
         return "%llguidance {}\n" + "\n".join([f"start: {top}", *self._rules]) + "\n"
 
@@ -238,15 +236,6 @@ _KINDS = {
 def quote(text: str) -> str:
     """A Lark string."""
     return msgspec.json.encode(text).decode()
-
-
-def _excludes(node: Any) -> bool:
-    """Whether free text is to go without some texts, at any depth. Schemas have words of their own."""
-    if isinstance(node, list):
-        return any(map(_excludes, node))
-    if not isinstance(node, dict):
-        return False
-    return bool(node.get("excludes")) or any(_excludes(node[key]) for key in node if key != "json_schema")
 
 
 def _list(node: dict[str, Any], key: str) -> list[Any]:
