@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 from octavo.base.config import EngineConfig, Resolved
 from octavo.base.errors import UserError
+from octavo.base.lines import Lines
 from octavo.base.params import SamplingParams
 from octavo.base.wire import EngineStats, TokenOutput
 from octavo.engine.batch import BatchRunner
@@ -315,11 +316,13 @@ class _Reader:
         self._scored = {id: bytearray() for id in self._owners}  # lines of log-probabilities of what is unread
         self._ids: list[str] = []  # of the last step; while nobody comes or goes it is the very same list
         self._lines: list[list[int]] = []  # what is unread of these
+        self._told = Lines()
         self._scores: list[bytearray] = []
         self._eager = {id for id, (_, collector) in self._owners.items() if not collector.patient}
 
     def take(self, output: TokenOutput) -> bool:
         """True to end the sequence early."""
+        self._told.settle()
         job, collector = self._owners[output.id]
         self._progress.came(len(output.tokens))
         unread, scored = self._unread[output.id], self._scored[output.id]
@@ -338,7 +341,7 @@ class _Reader:
         if ids is not self._ids:
             self._ids, self._lines = ids, list(map(self._unread.__getitem__, ids))
             self._scores = list(map(self._scored.__getitem__, ids))
-        deque(map(list.append, self._lines, tokens), maxlen=0)
+        self._told.add(self._lines, tokens)
         if logprobs:
             deque(map(bytearray.extend, self._scores, logprobs), maxlen=0)
         self._progress.came(len(ids))

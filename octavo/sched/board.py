@@ -110,8 +110,8 @@ class Board:
         if request.state is State.WAITING:
             self.waiting.remove(request)
         elif request.state is State.RUNNING:
-            self.waiting.account((request,))
             self._let_go(request)
+            self.waiting.account((request,))
         else:
             raise ValueError(f"request {request.id} has ended already")
         request.state = State.DONE
@@ -128,8 +128,11 @@ class Board:
 
         `welcome`: whether a waiting request would start if others gave way. True if any did.
         """
-        waiting, running = self.waiting, self.running
-        if not self.plenty:
+        waiting, running, plenty = self.waiting, self.running, self.plenty
+        if plenty and not len(waiting):
+            return False
+        self.ledger.lines.settle()  # what each has been given is told by its line
+        if not plenty:
             waiting.rank(running)
         if not len(waiting):
             return False

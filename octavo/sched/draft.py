@@ -44,15 +44,18 @@ class Draft:
         self._steady = False
         self._fresh: list[tuple[Request, int, int, bool]] = []
 
-    def decode(self, starts: Longs) -> None:
-        """All of the running compute one token each, which yields the next."""
+    def decode(self, starts: Longs, ends: Longs) -> None:
+        """All of the running compute one token each, from `starts` to `ends`, which yields the next."""
         self._steady = True
         self._lead = starts, starts, _NO_LEAD[2]
+        self.places = ends
 
     def lead(self, starts: Longs, counts: Longs, yields: Bools) -> None:
         """Of the running, as many as these columns are long; a count of 0 leaves one out."""
         self._lead = starts, counts, yields
         self._steady = counts.size == len(self._who) and bool((counts == 1).all() and yields.all())
+        if self._steady:
+            self.places = starts + 1
 
     def join(self, request: Request, start: int, count: int, yields: bool) -> None:
         """One that was not running before."""
@@ -78,15 +81,13 @@ class Draft:
         groups, count = len(blocks), len(rows)
         if groups > 1:
             rows, places = np.tile(rows, groups), np.tile(places, groups)
-        which = array("q", chain.from_iterable([group] * count for group in range(groups)))
-        flat = array("q", chain.from_iterable(blocks))
-        self.new_blocks.append(NewBlocks(_numbers(rows), which, _numbers(places), flat))
+        which, flat = np.arange(groups).repeat(count), array("q", chain.from_iterable(blocks))
+        self.new_blocks.append(NewBlocks(_numbers(rows), _numbers(which), _numbers(places), flat))
 
     def close(self, ledger: Ledger) -> bool:
         """All have been told; False if that is nobody."""
         starts, counts, yields = self._lead
         if self._steady and not self._fresh:
-            self.places = starts + 1
             return True
         who = self._who
         if self._steady:

@@ -90,7 +90,7 @@ class FairQueue(WaitingQueue):
     def account(self, running: Sequence[Request]) -> None:
         """Output counts before anybody is lifted: what a tenant got while it was alone is no debt to those who come."""
         for request in running:
-            made = len(request.tokens) - request.billed
+            made = len(request.line) - request.billed
             if made:
                 request.billed += made
                 self._add(request.tenant, OUTPUT_WEIGHT * made)

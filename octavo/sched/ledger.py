@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.base.lines import Lines
+
 if TYPE_CHECKING:
+    from octavo.kv.holding import Holding
     from octavo.sched.request import Request
 
 Longs = npt.NDArray[np.int64]
@@ -43,6 +46,7 @@ class Ledger:
     def __init__(self, rows: int) -> None:
         self._cells: Longs = np.zeros((WIDTH, rows), dtype=np.int64)
         self.columns: tuple[Longs, ...] = tuple(self._cells)
+        self.lines = Lines()  # tokens of those who have a row
         self._stays = 0
 
     def enter(self, row: int, numbers: Sequence[int]) -> Longs:
@@ -54,7 +58,8 @@ class Ledger:
         return line
 
     def leave(self, row: int) -> list[int]:
-        """The numbers of a row that falls empty."""
+        """The numbers of a row that falls empty. Its tokens are written down."""
+        self.lines.settle()
         numbers: list[int] = self._cells[:, row].tolist()
         self.columns[STAY][row] = numbers[STAY] = 0
         return numbers
@@ -87,8 +92,13 @@ class Roster:
 
     @cached_property
     def lines(self) -> list[list[int]]:
-        """Their tokens."""
-        return _each("tokens", self.requests)
+        """Their tokens, as far as they are written down."""
+        return _each("line", self.requests)
+
+    @cached_property
+    def holdings(self) -> list["Holding"]:
+        """What they hold of the KV cache."""
+        return _each("holding", self.requests)
 
     @cached_property
     def ends(self) -> frozenset[int]:

@@ -46,6 +46,7 @@ class Request:
     attention = Number(ATTENTION)  # update: number of tokens at which the request ends or fills a block
 
     __slots__ = (
+        "_ledger",
         "arrived_s",
         "billed",
         "cached_tokens",
@@ -53,6 +54,7 @@ class Request:
         "holding",
         "id",
         "limit",
+        "line",
         "max_wait_s",
         "min_known",
         "num_prompt",
@@ -66,7 +68,6 @@ class Request:
         "spoken",
         "state",
         "tenant",
-        "tokens",
         "torn",
         "void",
     )
@@ -75,14 +76,15 @@ class Request:
         sampling = wire.sampling
         self.id = wire.id
         self.sampling = sampling
-        self.tokens = list(wire.tokens)
+        self.line = list(wire.tokens)  # `tokens`, as far as they are written down
         self.num_prompt = len(wire.tokens)
         self.order = order
         self.tenant = wire.tenant
-        self.billed = self.num_prompt  # how many of `tokens` were counted against the tenant
+        self.billed = self.num_prompt  # how many of `line` were counted against the tenant
         self.holding = holding
         self.state = State.WAITING
         self.row = NO_ROW
+        self._ledger: Ledger | None = None
         self.numbers = cast(MutableSequence[int], [0] * WIDTH)
         self.limit = min(self.num_prompt + sampling.max_tokens, max_model_len)
         self.numbers[KNOWN] = self.numbers[PROMPT] = self.num_prompt
@@ -103,11 +105,18 @@ class Request:
 
     def _resume(self, progress: Progress) -> None:
         """As after a preemption, though another engine did the work so far."""
-        self.tokens += progress.tokens
-        self.known = len(self.tokens)
+        self.line += progress.tokens
+        self.known = len(self.line)
         self.scored = progress.scored
         self.cached_tokens = progress.cached_tokens
         self.queued_s = progress.queued_s
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that are told of it: the prompt, then its output."""
+        if self._ledger is not None:
+            self._ledger.lines.settle()
+        return self.line
 
     @property
     def started(self) -> bool:
@@ -126,12 +135,12 @@ class Request:
 
     def sit(self, row: int, ledger: Ledger) -> None:
         """Take a row of the worker and of the ledger."""
-        self.row = row
+        self.row, self._ledger = row, ledger
         self.numbers = cast(MutableSequence[int], ledger.enter(row, self.numbers))
 
     def rise(self, ledger: Ledger) -> int:
         """Give the row back."""
-        row, self.row = self.row, NO_ROW
+        row, self.row, self._ledger = self.row, NO_ROW, None
         self.numbers = ledger.leave(row)
         return row
 

@@ -152,8 +152,9 @@ class Scheduler:
         return plan
 
     def _open_gates(self) -> None:
+        running, past = len(self.board.running), self.board.past
         for gate in self._gates:
-            gate.open(len(self.board.running), self.board.past)
+            gate.open(running, past)
 
     def _welcome(self, request: Request) -> bool:
         """Whether only rows and blocks may keep a waiting request from starting, which others could give up."""
@@ -165,20 +166,20 @@ class Scheduler:
         Those that need one token and have room for it are told apart by their numbers alone; who then needs but
         one more block is served with all others of its kind.
         """
-        board = self.board
-        roster = board.roster
+        board, roster = self.board, draft.everyone
         if not len(roster):
             return
         rows = roster.rows
         all_known, all_computed, horizons = board.ledger.columns[: HORIZON + 1]
         starts, known = all_computed.take(rows), all_known.take(rows)
         steady = (known - starts == 1) & (known < horizons.take(rows))
-        if np.count_nonzero(steady) < len(roster):
-            grow(board, draft, roster, starts, known, steady)
-        if np.count_nonzero(steady) == len(roster):
+        ready = np.count_nonzero(steady)
+        if ready < len(roster):
+            ready += grow(board, draft, roster, starts, known, steady)
+        if ready == len(roster):
             all_known[rows] = known + 1
             all_computed[rows] = known
-            draft.decode(starts)
+            draft.decode(starts, known)
             return
         counts, yields = steady.astype(np.int64), steady.copy()
         places = (~steady).nonzero()[0]

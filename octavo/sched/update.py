@@ -1,6 +1,5 @@
 """What the result of a step does to the requests that were in it."""
 
-from collections import deque
 from itertools import compress
 
 import numpy as np
@@ -42,7 +41,7 @@ class Update:
             mask = plain.tolist() if some else ()
             ids, lines = list(compress(ids, mask)), list(compress(lines, mask))
             tokens, logprobs = list(compress(tokens, mask)), list(compress(logprobs, mask))
-        deque(map(list.append, lines, tokens), maxlen=0)
+        self._board.ledger.lines.add(lines, tokens)
         if filled.size:
             self._commit_next(who, filled)
         if len(tokens) < len(who) or result.prompt_logprobs:
@@ -60,22 +59,25 @@ class Update:
         filled a block."""
         who, tokens = draft.sampled, result.tokens
         columns = self._board.ledger.columns
-        counts, attention = draft.places + 1, columns[ATTENTION].take(who.rows)
-        plain: Bools = columns[STAY].take(who.rows) == who.stays
-        plain &= counts <= attention
-        filled = counts == attention
+        left = columns[ATTENTION].take(who.rows) - draft.places
+        plain: Bools = left > 0
+        filled = left == 1
+        if who is not self._board.roster:  # some may have gone since
+            plain &= columns[STAY].take(who.rows) == who.stays
         if np.count_nonzero(filled):
-            plain &= counts < columns[LIMIT].take(who.rows)
+            plain &= draft.places + 1 < columns[LIMIT].take(who.rows)
         if not who.ends.isdisjoint(tokens):
             plain &= [token not in who.ends for token in tokens]
         if result.more:
             plain[list(result.more)] = False
-        return plain, (plain & filled).nonzero()[0]
+        filled &= plain
+        return plain, filled.nonzero()[0]
 
     def _commit_next(self, who: Roster, places: Longs) -> None:
         """Offer the blocks that these have filled: the device has computed all tokens but the newest."""
         kv, columns, rows = self._board.kv, self._board.ledger.columns, who.rows.take(places)
         chosen = places.tolist()
+        self._board.ledger.lines.settle()
         kv.commit_next([who.requests[place].holding for place in chosen], [who.lines[place] for place in chosen])
         columns[ATTENTION][rows] = np.minimum(columns[ATTENTION][rows] + kv.block_size, columns[LIMIT][rows])
 
@@ -106,7 +108,7 @@ class Update:
     def _accept(self, request: Request, accepted: list[int], lines: bytes, score: bytes) -> None:
         """Tests the end, and offers filled blocks to the prefix index. `lines`: the tokens', `score`: the prompt's."""
         kept, finish, stop_token = cut(request, accepted)
-        request.tokens += kept
+        request.tokens.extend(kept)
         request.known += len(accepted) - 1
         if not score and not request.may_hit:
             score = request.score(1, b"")  # a prompt of one token, which no result speaks of

@@ -77,7 +77,7 @@ class FairMachine(RuleBasedStateMachine):
     @rule(made=st.lists(st.integers(0, 4), min_size=1, max_size=8))
     def compute(self, made: list[int]) -> None:
         for request, count in zip(self.running, made):
-            request.tokens += [2] * count
+            request.line += [2] * count
             self.served[request.tenant] = self.served.get(request.tenant, 0) + OUTPUT_WEIGHT * count
         self.queue.account(self.running)
 

@@ -337,3 +337,22 @@ def test_running_requests_may_be_put_in_another_order() -> None:
     plan = sim.scheduler.plan()
     assert plan is not None
     assert list(plan.rows) == rows
+
+
+def test_tokens_of_a_request_are_whole_whenever_they_are_read() -> None:
+    """Those that came in columns are written down late; a look at one of them, its end or a preemption does it."""
+    sim = world()
+    for id in ("a", "b", "c"):
+        sim.add(ask(id, max_tokens=30))
+    board = sim.scheduler.board
+    for step in range(60):
+        while sim.launch():
+            pass
+        sim.land()
+        if step in (9, 10, 21):
+            for id, request in board.requests.items():
+                assert request.tokens == sim.requests[id].tokens + sim.seen[id].tokens
+        if step == 15:
+            board.preempt(board.requests["b"])
+            assert board.requests["b"].line == sim.requests["b"].tokens + sim.seen["b"].tokens
+    assert {seen.finish for seen in sim.seen.values()} == {"length"}
