@@ -71,18 +71,18 @@ class HashChain:
     hashed as 32-bit integers in the machine's order of bytes.
     """
 
-    __slots__ = ("_block_size", "_running", "_seed", "_trails", "digests")
+    __slots__ = ("_running", "_seed", "_trails", "block_size", "digests")
 
     def __init__(self, block_size: int, seed: bytes, trails: Trails | None = None) -> None:
         self.digests: list[bytes] = []
-        self._block_size = block_size
+        self.block_size = block_size
         self._seed = seed
         self._running = blake2b(seed, digest_size=DIGEST_BYTES)
         self._trails = trails
 
     def extend(self, tokens: Sequence[int], num_blocks: int) -> list[bytes]:
         """Digests of the first `num_blocks` blocks at least; the tokens of those blocks must be known."""
-        digests, size, trails = self.digests, self._block_size, self._trails
+        digests, size, trails = self.digests, self.block_size, self._trails
         along = trails is not None and len(digests) <= STRIDE <= num_blocks - len(digests)
         if along and digests:  # of the first stride, which a look at the index has asked for
             self._running = blake2b(self._seed, digest_size=DIGEST_BYTES)

@@ -7,17 +7,21 @@ class Holding:
     """One request's share of the pool. Only KVManager changes it.
 
     `tables[group][place]` is the block of tokens ``place * block_size`` and on, 0 where a sliding window has
-    passed or a prefix hit needed none. All tables are equally long; `capacity` is what they cover, in tokens.
+    passed or a prefix hit needed none. All tables are equally long.
     """
 
-    __slots__ = ("capacity", "chain", "committed", "first_live", "tables")
+    __slots__ = ("chain", "committed", "first_live", "tables")
 
     def __init__(self, num_groups: int, chain: HashChain) -> None:
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.first_live = [0] * num_groups  # places before these are 0
-        self.capacity = 0
         self.committed = 0  # leading blocks that were offered to the prefix index, or came from it
         self.chain = chain
+
+    @property
+    def capacity(self) -> int:
+        """What its tables cover, in tokens."""
+        return len(self.tables[0]) * self.chain.block_size
 
 
 class Match:

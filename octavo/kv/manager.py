@@ -117,7 +117,6 @@ class KVManager:
             holding.tables[group].extend(blocks)
             holding.first_live[group] = self.policies[group].first_block(match.num_tokens)
         holding.committed = max(match.num_blocks, self._offered)
-        holding.capacity = match.num_tokens
         self.capacity += match.num_tokens
         self._append(holding, places)
         return Grant(min(want, places * size))
@@ -156,8 +155,6 @@ class KVManager:
         for group, new in enumerate(blocks):
             for holding, block in zip(holdings, new):
                 holding.tables[group].append(block)
-        for holding in holdings:
-            holding.capacity += self.block_size
         self.capacity += count * self.block_size
         return blocks
 
@@ -203,12 +200,12 @@ class KVManager:
 
     def free(self, holding: Holding) -> None:
         """Give all blocks back, the last ones first in line for reuse. The holding is empty afterwards."""
+        self.capacity -= holding.capacity
         for group, table in enumerate(holding.tables):
             self.pool.release(filter(None, reversed(table)))
             table.clear()
             holding.first_live[group] = 0
-        self.capacity -= holding.capacity
-        holding.capacity = holding.committed = 0
+        holding.committed = 0
 
     def forget_prefixes(self) -> None:
         """Empty the prefix index. Blocks in use stay with their owners."""
@@ -227,9 +224,7 @@ class KVManager:
         blocks = [taken] if self.num_groups == 1 else [taken[i : i + places] for i in range(0, len(taken), places)]
         for table, new in zip(holding.tables, blocks):
             table += new
-        room = places * self.block_size
-        holding.capacity += room
-        self.capacity += room
+        self.capacity += places * self.block_size
         return blocks
 
     def _slide(self, holding: Holding, computed: int) -> None:

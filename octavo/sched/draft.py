@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -81,8 +80,11 @@ class Draft:
         groups, count = len(blocks), len(rows)
         if groups > 1:
             rows, places = np.tile(rows, groups), np.tile(places, groups)
-        which, flat = np.arange(groups).repeat(count), array("q", chain.from_iterable(blocks))
-        self.new_blocks.append(NewBlocks(_numbers(rows), _numbers(which), _numbers(places), flat))
+        which, flat = array("q"), array("q")
+        for group, new in enumerate(blocks):
+            which.extend(array("q", [group]) * count)
+            flat.fromlist(new)
+        self.new_blocks.append(NewBlocks(_numbers(rows), which, _numbers(places), flat))
 
     def close(self, ledger: Ledger) -> bool:
         """All have been told; False if that is nobody."""
