@@ -182,8 +182,7 @@ class Board:
         """Gauges now, and counters; `figures` are those of a feature."""
         kv = self.kv
         reserved = kv.pool.num_used * kv.block_size
-        computed = self.ledger.columns[COMPUTED].take(self.roster.rows)
-        unused = kv.capacity - int(np.add.reduce(computed))
+        unused = kv.capacity - int(np.add.reduce(self.ledger.columns[COMPUTED]))
         return EngineStats(
             running=len(self.running),
             waiting=len(self.waiting),

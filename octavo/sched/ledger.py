@@ -61,7 +61,7 @@ class Ledger:
         """The numbers of a row that falls empty. Its tokens are written down."""
         self.lines.settle()
         numbers: list[int] = self._cells[:, row].tolist()
-        self.columns[STAY][row] = numbers[STAY] = 0
+        self._cells[:, row] = numbers[STAY] = 0
         return numbers
 
 

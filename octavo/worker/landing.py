@@ -59,3 +59,9 @@ class Landed:
         numbers = np.copy(self._numbers)
         self._free.append(self)
         return numbers
+
+    def read_list(self) -> list[Any]:
+        """The same as a list."""
+        numbers: list[Any] = self._numbers.tolist()
+        self._free.append(self)
+        return numbers

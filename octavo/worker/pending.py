@@ -57,7 +57,7 @@ class StepPending:
 
     def _read(self) -> StepResult:
         out = self._outputs
-        tokens = [] if out.tokens is None else out.tokens.read().tolist()
+        tokens = [] if out.tokens is None else out.tokens.read_list()
         if out.spoiled is not None:
             tokens = np.where(out.spoiled, -1, tokens).tolist()
         logprobs = [] if out.logprobs is None else self._lines(out.logprobs.read(), tokens)

@@ -62,13 +62,15 @@ class Runner:
         self._sampler = sampler
         self._prompt_logprobs = prompt_logprobs
         self._begun: _Begun | EngineError | None = None
+        self._inference = torch.inference_mode()  # kept, since to make one costs more than to enter it
 
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step."""
         if self._begun is not None:
             raise EngineError(f"step {plan.step} came before the last one was sampled")
         try:
-            self._begun = self._forward(plan)
+            with self._inference:
+                self._begun = self._forward(plan)
         except Exception as error:
             self._begun = failure(plan.step, error)
 
@@ -80,7 +82,8 @@ class Runner:
         if isinstance(begun, EngineError):
             return FailedPending(begun)
         try:
-            return self._sample(begun, riders)
+            with self._inference:
+                return self._sample(begun, riders)
         except Exception as error:
             return FailedPending(failure(begun.launched.plan.step, error))
 
@@ -88,7 +91,6 @@ class Runner:
         """Use a quiet moment between steps; True while there is more to do."""
         return self._begun is None and self._launcher.prepare()
 
-    @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> "_Begun":
         self._sampler.apply(plan)
         self._prompt_logprobs.apply(plan)
@@ -107,7 +109,6 @@ class Runner:
             draws.keep()
         return begun
 
-    @torch.inference_mode()
     def _sample(self, begun: "_Begun", riders: dict[str, Any]) -> StepPending:
         launched = begun.launched
         batch = launched.batch

@@ -27,6 +27,7 @@ class Stager:
         self._platform = platform
         self._hosts = [platform.staging(capacity) for _ in range(buffers)]
         self._datas: list[Ints] = [host.numpy() for host in self._hosts]
+        self._heads: list[dict[int, tuple[torch.Tensor, Ints]]] = [{} for _ in self._hosts]  # the first so many places
         self._events: list[Event | None] = [None] * buffers
         self._unguarded: list[int] = []
         self._next = 0
@@ -46,9 +47,13 @@ class Stager:
 
     def fill(self, device: torch.Tensor, values: Ints) -> None:
         """Copy one array ``[n]`` into device memory that stays in place; enqueued, no waiting."""
-        index = self._free(values.size)
-        self._datas[index][: values.size] = values
-        device.copy_(self._hosts[index][: values.size], non_blocking=True)
+        index, size = self._free(values.size), values.size
+        head = self._heads[index].get(size)
+        if head is None:
+            head = self._heads[index][size] = self._hosts[index][:size], self._datas[index][:size]
+        host, data = head
+        data[:] = values
+        device.copy_(host, non_blocking=True)
 
     def guard(self, event: Event) -> None:
         """What was sent up to now has left the host once `event` has passed."""
@@ -69,6 +74,7 @@ class Stager:
         if self._datas[index].size < total:
             host = self._hosts[index] = self._platform.staging(max(total, 2 * self._datas[index].size))
             self._datas[index] = host.numpy()
+            self._heads[index].clear()
         self._unguarded.append(index)
         return index
 

@@ -143,9 +143,9 @@ class RequestTable:
     def checked(self, new: NewBlocks) -> Longs:
         """Its rows, groups, places and blocks ``[4, n]``. Raises EngineError for what the table does not have."""
         lists = new.rows, new.groups, new.places, new.blocks
-        columns = np.array([np.asarray(column, dtype=np.int64) for column in lists])
+        columns = np.array(lists, dtype=np.int64)
         outside = columns.view(np.uint64) >= self._bounds  # a negative number is a very large one
-        if outside.any():
+        if np.count_nonzero(outside):
             column, entry = (int(each[0]) for each in outside.nonzero())
             name = ("row", "KV group", "place", "block")[column]
             raise EngineError(f"{name} {columns[column, entry]} of a new block is not below {self._bounds[column, 0]}")
