@@ -24,6 +24,7 @@ Bools = npt.NDArray[np.bool_]
 
 KNOWN, COMPUTED, HORIZON, ATTENTION, PROMPT, LIMIT, STAY = range(7)
 WIDTH = 7
+ALWAYS = -(1 << 40)  # the ATTENTION of one that is looked at closely in each step
 NO_TOKEN = -1  # of a row whose logits were no numbers
 
 

@@ -15,7 +15,7 @@ from typing import cast
 from octavo.base import scores
 from octavo.base.wire import EngineRequest, Progress
 from octavo.kv.holding import Holding
-from octavo.sched.ledger import ATTENTION, COMPUTED, HORIZON, KNOWN, LIMIT, PROMPT, WIDTH, Ledger, Number
+from octavo.sched.ledger import ALWAYS, ATTENTION, COMPUTED, HORIZON, KNOWN, LIMIT, PROMPT, WIDTH, Ledger, Number
 
 
 class State(Enum):
@@ -149,7 +149,7 @@ class Request:
         planned until they have ended."""
         self.torn = True
         self.void = self.known - len(self.tokens)
-        self.horizon = self.attention = 0
+        self.horizon, self.attention = 0, ALWAYS
 
     def pass_over(self) -> None:
         """One of the results in flight that do not count has come; after the last the token that holds is computed."""
@@ -166,7 +166,7 @@ class Request:
     def next_attention(self, block_size: int) -> int:
         """What `attention` is to be after tokens were committed."""
         if not self.spoken or not self.may_hit:
-            return 0  # until the whole prompt is scored, and the first token told with what belongs to it
+            return ALWAYS  # until the whole prompt is scored, and the first token told with what belongs to it
         filled = (self.holding.committed + 1) * block_size + 1
         return filled if filled < self.limit else self.limit
 

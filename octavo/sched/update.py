@@ -13,6 +13,9 @@ from octavo.sched.finish import cut, failed
 from octavo.sched.ledger import ATTENTION, LIMIT, STAY, Bools, Longs, Roster
 from octavo.sched.request import Request, State
 
+LATE = 4  # the part of a block's tokens, one in so many, by which it may be offered after it is filled
+_NOBODY: Longs = np.zeros(0, dtype=np.int64)
+
 
 class Update:
     """Applies one result: accepts tokens, ends requests, makes blocks findable.
@@ -55,13 +58,14 @@ class Update:
         return Outputs(self._outputs, ids, tokens, logprobs)
 
     def _plain(self, draft: Draft, result: StepResult) -> tuple[Bools, Longs]:
-        """Those that run as they did and got one token that ends nothing; and the places of those of them that have
-        filled a block."""
+        """Those that run as they did and got one token that ends nothing; and the places of those of them whose last
+        full block is to be offered: of all that have one, as soon as somebody's has waited for `LATE`."""
         who, tokens = draft.sampled, result.tokens
         columns = self._board.ledger.columns
-        left = columns[ATTENTION].take(who.rows) - draft.places
-        plain: Bools = left > 0
-        filled = left == 1
+        wait = max(1, self._board.kv.block_size // LATE)
+        left = columns[ATTENTION].take(who.rows) - draft.places  # 1: it ends or fills a block now, less: it filled one
+        plain: Bools = left > 1 - wait
+        filled = left <= 1
         if who is not self._board.roster:  # some may have gone since
             plain &= columns[STAY].take(who.rows) == who.stays
         if np.count_nonzero(filled):
@@ -70,11 +74,12 @@ class Update:
             plain &= [token not in who.ends for token in tokens]
         if result.more:
             plain[list(result.more)] = False
-        filled &= plain
-        return plain, filled.nonzero()[0]
+        if not np.count_nonzero(left == 2 - wait):
+            return plain, _NOBODY
+        return plain, (filled & plain).nonzero()[0]
 
     def _commit_next(self, who: Roster, places: Longs) -> None:
-        """Offer the blocks that these have filled: the device has computed all tokens but the newest."""
+        """Offer the block that each of these has filled: the device has computed all tokens but the newest."""
         kv, columns, rows = self._board.kv, self._board.ledger.columns, who.rows.take(places)
         chosen = places.tolist()
         self._board.ledger.lines.settle()

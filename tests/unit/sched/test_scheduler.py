@@ -9,6 +9,7 @@ from octavo.base.errors import Overloaded, UserError
 from octavo.base.plan import StepResult
 from octavo.base.wire import EngineRequest, Progress, Sampling
 from octavo.sched.limits import Limits
+from octavo.sched.update import LATE
 from octavo.testing.fake_executor import expected_tokens
 from octavo.testing.sim import Simulation, World
 
@@ -356,3 +357,25 @@ def test_tokens_of_a_request_are_whole_whenever_they_are_read() -> None:
             board.preempt(board.requests["b"])
             assert board.requests["b"].line == sim.requests["b"].tokens + sim.seen["b"].tokens
     assert {seen.finish for seen in sim.seen.values()} == {"length"}
+
+
+def test_filled_blocks_are_offered_together_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows at every place of their blocks: in most steps somebody fills one, in few of them blocks are offered."""
+    size, rows, steps, served = 16, 32, 64, []
+    settings = limits(max_model_len=400, max_num_seqs=rows, max_num_batched_tokens=4096)
+    sim = Simulation(World(block_size=size, num_blocks=1000, vocab_size=VOCAB, limits=settings))
+    kv = sim.scheduler.board.kv
+    offer = kv.commit_next
+    monkeypatch.setattr(kv, "commit_next", lambda *args: served.append(len(args[0])) or offer(*args))
+    for row in range(rows):
+        sim.add(ask(f"{row}", prompt=20 + row % size, first=row, max_tokens=steps))
+    late = 0
+    while sim.scheduler.has_work:
+        sim.step()
+        for request in sim.scheduler.board.running:
+            if request.spoken:
+                late = max(late, len(request.tokens) - 1 - request.holding.committed * size)
+    sim.drain()
+    assert sum(served) >= rows * (steps // size - 1)
+    assert len(served) <= steps // LATE + 2
+    assert late < size + size // LATE
