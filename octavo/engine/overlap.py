@@ -107,13 +107,13 @@ class Pipeline:
         plan, self._computing = self._computing, None
         if plan is None:
             return
-        pending: Pending = _Broken(EngineError("the step was interrupted"))
         try:
-            pending = self._ask(plan)
+            self._flying.append((plan, self._ask(plan)))
         except Exception as error:
-            pending = _Broken(error)
-        finally:
-            self._flying.append((plan, pending))
+            self._flying.append((plan, _Broken(error)))
+        except BaseException:
+            self._flying.append((plan, _Broken(EngineError("the step was interrupted"))))
+            raise
 
     def _ask(self, plan: StepPlan) -> Pending:
         try:

@@ -119,7 +119,8 @@ class Roster:
         return Roster(requests, self.rows[:size][chosen], self.stays[:size][chosen])
 
 
-NOBODY = Roster([], np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+NOWHERE: Longs = np.zeros(0, dtype=np.int64)
+NOBODY = Roster([], NOWHERE, NOWHERE)
 
 
 def _each(name: str, requests: list["Request"]) -> list[Any]:

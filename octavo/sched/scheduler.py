@@ -172,10 +172,13 @@ class Scheduler:
         rows = roster.rows
         all_known, all_computed, horizons = board.ledger.columns[: HORIZON + 1]
         starts, known = all_computed.take(rows), all_known.take(rows)
-        steady = (known - starts == 1) & (known < horizons.take(rows))
+        single = known - starts == 1
+        steady = single & (known < horizons.take(rows))
         ready = np.count_nonzero(steady)
         if ready < len(roster):
-            ready += grow(board, draft, roster, starts, known, steady)
+            places = grow(board, draft, roster, starts, known, single)
+            steady[places] = True
+            ready = np.count_nonzero(steady)
         if ready == len(roster):
             all_known[rows] = known + 1
             all_computed[rows] = known

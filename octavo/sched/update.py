@@ -10,11 +10,10 @@ from octavo.base.wire import Outputs, TokenOutput
 from octavo.sched.board import Board
 from octavo.sched.draft import Draft
 from octavo.sched.finish import cut, failed
-from octavo.sched.ledger import ATTENTION, LIMIT, STAY, Bools, Longs, Roster
+from octavo.sched.ledger import ATTENTION, LIMIT, NOWHERE, STAY, Bools, Longs, Roster
 from octavo.sched.request import Request, State
 
 LATE = 4  # the part of a block's tokens, one in so many, by which it may be offered after it is filled
-_NOBODY: Longs = np.zeros(0, dtype=np.int64)
 
 
 class Update:
@@ -75,7 +74,7 @@ class Update:
         if result.more:
             plain[list(result.more)] = False
         if not np.count_nonzero(left == 2 - wait):
-            return plain, _NOBODY
+            return plain, NOWHERE
         return plain, (filled & plain).nonzero()[0]
 
     def _commit_next(self, who: Roster, places: Longs) -> None:
