@@ -1,0 +1,181 @@
+"""A process that follows constraints, as its engine sees it, and the guides that it has."""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from octavo.grammar.base import Words
+from octavo.grammar.frames import Broken, frame, read_frame, write_all
+from octavo.grammar.guide import Guide
+from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
+
+A = TypeVar("A", bound=Answer)
+
+ANSWER_S = 2.0  # the longest that one waits for an answer to a step's order; they take less than a millisecond
+BEGIN_S = 10.0  # and for a guide to be there
+
+
+class Away:
+    """A guide that a follower has, until it comes `here`."""
+
+    __slots__ = ("_failure", "_make", "begun", "here", "link", "number", "param", "since_s", "tokens")
+
+    def __init__(
+        self, link: "Link", number: int, param: str | None, make: Callable[[], Guide], tokens: Sequence[int]
+    ) -> None:
+        """`make` gives the guide anew; it has taken `tokens` since."""
+        self.link = link
+        self.number = number
+        self.param = param
+        self.begun = False
+        self.since_s = time.monotonic()
+        self.here: Guide | None = None
+        self.tokens = list(tokens)
+        self._make = make
+        self._failure: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure if self.here is None else self.here.failure
+
+    def fail(self, message: str) -> None:
+        self._failure = message
+
+    def come(self, take: Callable[[Guide, int], int]) -> Guide:
+        """Be here from now on."""
+        guide = self._make()
+        for token in self.tokens:
+            take(guide, token)
+        guide.failure = guide.failure or self._failure
+        self.here = guide
+        return guide
+
+
+class Link:
+    """To one follower, at its `place` among them. `rows` [rows, words]: where it fills masks.
+
+    What is asked of it raises Broken when it is gone, or silent for too long.
+    """
+
+    def __init__(self, place: int, stream: socket.socket, rows: Words) -> None:
+        self.place = place
+        self.rows = rows
+        self.guides: dict[int, Away] = {}
+        self.backends: list[str] = []  # whose guides it takes, once it has said so
+        self._stream = stream
+        self._fd = stream.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._filled: dict[int, int] = {}  # rows of guides, by number
+        self._owed: Sequence[Away] | None = None  # whose masks are being filled
+        self._left: list[int] = []  # numbers of guides that it may forget
+
+    def begin(self, guide: Away, order: Begin) -> None:
+        self.guides[guide.number] = guide
+        self._order(order)
+
+    def leave(self, guide: Away) -> None:
+        if self.guides.pop(guide.number, None) is not None:
+            self._left.append(guide.number)
+            self._filled.pop(guide.number, None)
+
+    def look(self, guide: Away | None = None) -> None:
+        """Hear what it has said unasked, perhaps of a guide that is to be made."""
+        while self._poll.poll(0):
+            self._hear()
+        if guide is not None and not guide.begun and time.monotonic() - guide.since_s > BEGIN_S:
+            raise Broken("a guide was not made")
+
+    def take(self, guides: Sequence[Away], tokens: list[int]) -> None:
+        """Order it; `stood` is due."""
+        self.settle()
+        numbers = [guide.number for guide in guides]
+        self._order(Take(numbers, tokens))
+        self._filled = {number: row for row, number in enumerate(numbers)}
+        self._owed = guides
+
+    def stood(self, guides: Sequence[Away]) -> list[int]:
+        """What came of `take`. It fills the masks behind these tokens at once."""
+        answer = self._wait(Stood)
+        if len(answer.tokens) != len(guides):
+            raise Broken("an answer of another order")
+        _fail(guides, answer.failures)
+        return answer.tokens
+
+    def fill(self, guides: Sequence[Away]) -> None:
+        """See that all masks are there, or will be; `places` is due."""
+        missing = [guide for guide in guides if guide.number not in self._filled]
+        if not missing:
+            return
+        self.settle()
+        first = max(self._filled.values(), default=-1) + 1
+        if first + len(missing) > len(self.rows):
+            missing, first, self._filled = list(guides), 0, {}
+        self._order(Fill([guide.number for guide in missing], first))
+        self._filled.update((guide.number, first + index) for index, guide in enumerate(missing))
+        self._owed = missing
+
+    def places(self, guides: Sequence[Away]) -> list[int]:
+        """The rows in which the guides' masks are."""
+        self.settle()
+        return [self._filled[guide.number] for guide in guides]
+
+    def settle(self) -> None:
+        """Wait until what was ordered is done."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            _fail(owed, self._wait(Filled).failures)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _order(self, order: Order) -> None:
+        data = frame(msgspec.msgpack.encode(order))
+        if self._left:
+            data = frame(msgspec.msgpack.encode(Leave(self._left))) + data
+            self._left = []
+        try:
+            write_all(self._fd, data)
+        except OSError as error:
+            raise Broken(str(error)) from None
+
+    def _wait(self, kind: type[A]) -> A:
+        """Its next answer of this kind."""
+        while True:
+            if not self._poll.poll(1000 * ANSWER_S):
+                raise Broken("no answer")
+            answer = self._hear()
+            if isinstance(answer, kind):
+                return answer
+
+    def _hear(self) -> Answer:
+        try:
+            answer: Answer = self._answers.decode(read_frame(self._fd))
+        except (OSError, msgspec.MsgspecError) as error:
+            raise Broken(str(error)) from None
+        if isinstance(answer, Ready):
+            self.backends = answer.backends
+        elif isinstance(answer, Begun) and answer.number in self.guides:
+            if not answer.there:
+                raise Broken("a guide could not be made")
+            self.guides[answer.number].begun = True
+        return answer
+
+
+def _fail(guides: Sequence[Away], failures: dict[int, str]) -> None:
+    for place, message in failures.items():
+        guides[place].fail(message)
+
+
+def pair() -> tuple[socket.socket, int]:
+    """A link's stream, and the descriptor that its follower is to have."""
+    ours, theirs = socket.socketpair()
+    descriptor = os.dup(theirs.fileno())
+    theirs.close()
+    return ours, descriptor
