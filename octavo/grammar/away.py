@@ -5,7 +5,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -13,8 +12,6 @@ from octavo.grammar.base import Words
 from octavo.grammar.frames import Broken, frame, read_frame, write_all
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
-
-A = TypeVar("A", bound=Answer)
 
 ANSWER_S = 2.0  # the longest that one waits for an answer to a step's order; they take less than a millisecond
 BEGIN_S = 10.0  # and for a guide to be there
@@ -102,9 +99,9 @@ class Link:
 
     def stood(self, guides: Sequence[Away]) -> list[int]:
         """What came of `take`. It fills the masks behind these tokens at once."""
-        answer = self._wait(Stood)
-        if len(answer.tokens) != len(guides):
-            raise Broken("an answer of another order")
+        answer = self._wait()
+        if not isinstance(answer, Stood) or len(answer.tokens) != len(guides):
+            raise Broken("an answer to another order")
         _fail(guides, answer.failures)
         return answer.tokens
 
@@ -128,9 +125,8 @@ class Link:
 
     def settle(self) -> None:
         """Wait until what was ordered is done."""
-        owed, self._owed = self._owed, None
-        if owed is not None:
-            _fail(owed, self._wait(Filled).failures)
+        while self._owed is not None:
+            self._wait()
 
     def close(self) -> None:
         self._stream.close()
@@ -145,27 +141,34 @@ class Link:
         except OSError as error:
             raise Broken(str(error)) from None
 
-    def _wait(self, kind: type[A]) -> A:
-        """Its next answer of this kind."""
-        while True:
-            if not self._poll.poll(1000 * ANSWER_S):
-                raise Broken("no answer")
-            answer = self._hear()
-            if isinstance(answer, kind):
-                return answer
+    def _wait(self) -> Answer:
+        """Hear what it says next, which may take it a moment."""
+        if not self._poll.poll(1000 * ANSWER_S):
+            raise Broken("no answer")
+        answer = self._hear()
+        return answer if not isinstance(answer, Begun) else self._wait()
 
     def _hear(self) -> Answer:
         try:
             answer: Answer = self._answers.decode(read_frame(self._fd))
         except (OSError, msgspec.MsgspecError) as error:
             raise Broken(str(error)) from None
-        if isinstance(answer, Ready):
-            self.backends = answer.backends
-        elif isinstance(answer, Begun) and answer.number in self.guides:
-            if not answer.there:
-                raise Broken("a guide could not be made")
-            self.guides[answer.number].begun = True
+        match answer:
+            case Ready(backends):
+                self.backends = backends
+            case Begun(number, there):
+                self._begun(number, there)
+            case Filled(failures) if self._owed is not None:
+                _fail(self._owed, failures)
+                self._owed = None
         return answer
+
+    def _begun(self, number: int, there: bool) -> None:
+        guide = self.guides.get(number)
+        if guide is not None and not there:
+            raise Broken("a guide could not be made")
+        if guide is not None:
+            guide.begun = True
 
 
 def _fail(guides: Sequence[Away], failures: dict[int, str]) -> None:

@@ -104,6 +104,7 @@ def test_who_is_away_has_the_masks_and_tokens_it_would_have_here(crew, recipes, 
             walks.insert(len(walks) // 2, Walk(crew, recipes, steps % len(SPECS), [seed, steps, 1]))
         if steps % 7 == 0:  # rows are not in one order for ever
             walks = walks[::-1]
+    assert crew._starts == 1  # nobody was lost
     assert not crew._here
     assert not any(link.guides for link in crew._links)
 
