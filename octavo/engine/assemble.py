@@ -119,9 +119,7 @@ def finish(
         log.info(note)
     # On a CPU all cores compute, and a step takes far longer than its masks.
     followers = 0 if resolved.device == "cpu" else crew_size(core_limit())
-    seat = ConstrainedSeat(
-        vocab_size, resolved.max_model_len, config.scheduler.max_waiting, executor.host_memory, followers
-    )
+    seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting, executor, followers)
     guard = rest.guarded(make_guard(vocab_size))
     core = Core(scheduler, executor, resolved.depth, guard, seat=seat, recovery=recovery, rest=rest)
     ready = Ready(

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,10 +16,9 @@ from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
 from octavo.grammar.alone import take
-from octavo.grammar.base import Words
 from octavo.grammar.compiled import Compiled
 from octavo.grammar.compiler import Compiler
-from octavo.grammar.crew import Anyone, Crew
+from octavo.grammar.crew import Anyone, Crew, HostMemory
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
@@ -77,7 +76,7 @@ class ConstrainedSeat:
         vocab_size: int,
         max_model_len: int,
         max_held: int,
-        memory: "Callable[[int], Words] | None" = None,
+        memory: HostMemory | None = None,
         followers: int = 0,
     ) -> None:
         self._vocab_size = vocab_size

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from octavo.grammar.base import Words
 from octavo.grammar.frames import Broken, frame, read_frame, write_all
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
 
+AWAKE_S = 0.0005
 ANSWER_S = 2.0  # the longest that one waits for an answer to a step's order; they take less than a millisecond
+MOST = 256  # guides of a follower
 BEGIN_S = 10.0  # and for a guide to be there
 
 
@@ -54,14 +55,16 @@ class Away:
 
 
 class Link:
-    """To one follower, at its `place` among them. `rows` [rows, words]: where it fills masks.
+    """To one follower, at its `place` among them. What is asked of it raises Broken when it is gone, or silent for too
+    long.
 
-    What is asked of it raises Broken when it is gone, or silent for too long.
+    Masks lie in memory that all have. `first`: the first of `MOST` rows of it that are this follower's, for masks that
+    are not filled where they belong.
     """
 
-    def __init__(self, place: int, stream: socket.socket, rows: Words) -> None:
+    def __init__(self, place: int, stream: socket.socket, first: int) -> None:
         self.place = place
-        self.rows = rows
+        self._first = first
         self.guides: dict[int, Away] = {}
         self.backends: list[str] = []  # whose guides it takes, once it has said so
         self._stream = stream
@@ -69,7 +72,7 @@ class Link:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._answers = msgspec.msgpack.Decoder(Answer)
-        self._filled: dict[int, int] = {}  # rows of guides, by number
+        self._filled: dict[int, int] = {}  # rows of masks, by their guide's number
         self._owed: Sequence[Away] | None = None  # whose masks are being filled
         self._left: list[int] = []  # numbers of guides that it may forget
 
@@ -89,12 +92,13 @@ class Link:
         if guide is not None and not guide.begun and time.monotonic() - guide.since_s > BEGIN_S:
             raise Broken("a guide was not made")
 
-    def take(self, guides: Sequence[Away], tokens: list[int]) -> None:
-        """Order it; `stood` is due."""
+    def take(self, guides: Sequence[Away], tokens: list[int], first: int | None) -> None:
+        """Order it; `stood` is due. `first`: the row where masks belong from, if it is known."""
         self.settle()
+        first = self._first if first is None else first
         numbers = [guide.number for guide in guides]
-        self._order(Take(numbers, tokens))
-        self._filled = {number: row for row, number in enumerate(numbers)}
+        self._order(Take(numbers, tokens, first))
+        self._filled = {number: row for row, number in enumerate(numbers, first)}
         self._owed = guides
 
     def stood(self, guides: Sequence[Away]) -> list[int]:
@@ -111,9 +115,10 @@ class Link:
         if not missing:
             return
         self.settle()
-        first = max(self._filled.values(), default=-1) + 1
-        if first + len(missing) > len(self.rows):
-            missing, first, self._filled = list(guides), 0, {}
+        own = range(self._first, self._first + MOST)
+        first = 1 + max((row for row in self._filled.values() if row in own), default=self._first - 1)
+        if first + len(missing) > own.stop:
+            missing, first, self._filled = list(guides), self._first, {}
         self._order(Fill([guide.number for guide in missing], first))
         self._filled.update((guide.number, first + index) for index, guide in enumerate(missing))
         self._owed = missing
@@ -142,9 +147,11 @@ class Link:
             raise Broken(str(error)) from None
 
     def _wait(self) -> Answer:
-        """Hear what it says next, which may take it a moment."""
-        if not self._poll.poll(1000 * ANSWER_S):
-            raise Broken("no answer")
+        """Hear what it says next, which may take it a moment: too short a one to fall asleep."""
+        end = time.monotonic() + AWAKE_S
+        while not self._poll.poll(0):
+            if time.monotonic() > end and not self._poll.poll(1000 * ANSWER_S):
+                raise Broken("no answer")
         answer = self._hear()
         return answer if not isinstance(answer, Begun) else self._wait()
 

@@ -14,16 +14,17 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 import octavo
 from octavo.grammar import alone
-from octavo.grammar.away import Away, Link, pair
+from octavo.grammar.away import MOST, Away, Link, pair
 from octavo.grammar.base import Words
 from octavo.grammar.child import THREADS
 from octavo.grammar.compiled import Compiled
@@ -38,18 +39,34 @@ from octavo.grammar.vocabulary import VocabularyTable
 log = logging.getLogger(__name__)
 
 FEW = 8  # guides that one process has sooner done than others have begun
-MOST = 256  # guides of a follower
-MOST_FOLLOWERS = 7
+MOST_FOLLOWERS = 6
 STARTS = 3
 BUFFERS = 3  # of masks: those seen last, those that the device reads, those that are filled
 FEWEST = 16  # rows of a buffer
+SHARED = 256  # of one in shared memory
 
 Anyone = Guide | Away
 
 
+class HostMemory(Protocol):
+    """Memory from which masks reach the device in one copy, without anybody's waiting for it."""
+
+    def host_memory(self, length: int) -> Words:
+        """So many int32 of it."""
+        ...
+
+    def pin(self, array: Words) -> bool:
+        """Make it of memory that is there already; False: that cannot be."""
+        ...
+
+    def unpin(self, array: Words) -> None:
+        """Undo that, when no copy is under way."""
+        ...
+
+
 def crew_size(cores: int) -> int:
     """Followers beside an engine that has so many cores."""
-    return max(0, min(MOST_FOLLOWERS, cores // 2 - 1))
+    return 0 if cores < 4 else min(MOST_FOLLOWERS, cores // 3)
 
 
 class Crew:
@@ -57,13 +74,16 @@ class Crew:
     thread."""
 
     def __init__(
-        self, setup: Setup, vocabulary: VocabularyTable, memory: "Callable[[int], Words] | None" = None, size: int = 0
+        self, setup: Setup, vocabulary: VocabularyTable, memory: HostMemory | None = None, size: int = 0
     ) -> None:
-        """`memory` gives so many int32 for masks; `size`: followers."""
+        """`memory`: for masks; `size`: followers."""
         self._setup = setup
         self._vocabulary = vocabulary
         self._together = Together(vocabulary)
-        self._buffers = _Buffers(memory or _plain, vocabulary.words)
+        self._memory = memory or _Plain()
+        self._buffers = _Buffers(self._memory, vocabulary.words)
+        self._shared: _Shared | None = None  # made with the first followers
+        self._ahead: tuple[_Parted, Words] | None = None  # where the masks of a step's guides are being filled
         self._size = size if hasattr(os, "memfd_create") else 0
         self._here: set[Guide] = set()
         self._links: list[Link] = []
@@ -130,6 +150,10 @@ class Crew:
         """End the followers."""
         self._size = 0
         self._lose()
+        if self._shared is not None:
+            self._memory.unpin(self._shared.buffers)
+            self._shared.close()
+            self._shared = None
 
     def rank(self, guide: Anyone) -> int:
         """By which a step's guides are to stand: masks of one process lie side by side."""
@@ -139,21 +163,18 @@ class Crew:
 
     def fill(self, guides: Sequence[Anyone]) -> Words:
         """Masks of the guides' next tokens, [num_guides, words] int32; to be read until the second `fill` from here."""
-        masks = self._buffers.take(len(guides))
         try:
-            self._fill(self._part(guides), masks)
+            return self._fill(self._part(guides))
         except Broken as error:
             self._lose(error)
-            self._fill(self._part(guides), masks)  # all are here now
-        return masks
+            return self._fill(self._part(guides))  # all are here now
 
     def take(self, guides: Sequence[Anyone], tokens: Sequence[int]) -> list[int]:
         """The tokens that stand in place of the sampled `tokens`. Guides may fail, here and in `fill`."""
         parted = self._part(guides)
         standing = list(tokens)
         try:
-            for link, places in parted.away:
-                link.take(_of(guides, places), [tokens[place] for place in places])
+            self._order(parted, tokens)
         except Broken as error:
             parted = self._lose_in(guides, error)
         if parted.here:
@@ -170,20 +191,41 @@ class Crew:
                 guides[place].tokens.append(token)  # type: ignore[union-attr]
         return standing
 
-    def _fill(self, parted: "_Parted", masks: Words) -> None:
+    def _order(self, parted: "_Parted", tokens: Sequence[int]) -> None:
+        """Have followers take their tokens and fill the masks of the next step, if that has the same guides."""
+        self._ahead, base = None, None
+        if parted.away and parted.is_even:
+            masks, base = self._buffers.take(len(tokens))
+            self._ahead = parted, masks
+        for link, places in parted.away:
+            first = None if base is None else base + places[0]
+            link.take(_of(parted.guides, places), [tokens[place] for place in places], first)
+        if base is None:
+            self._ahead = None
+
+    def _fill(self, parted: "_Parted") -> Words:
         guides = parted.guides
+        if self._ahead is not None and self._ahead[0] is parted:
+            masks = self._ahead[1]
+            self._fill_here(parted, masks)
+            for link, _ in parted.away:
+                link.settle()
+            return masks
+        masks, _ = self._buffers.take(len(guides))
         for link, places in parted.away:
             link.fill(_of(guides, places))
         self._fill_here(parted, masks)
         for link, places in parted.away:
-            _copy(link.rows, link.places(_of(guides, places)), masks, places)
+            assert self._shared is not None
+            masks[places] = self._shared.rows[link.places(_of(guides, places))]
+        return masks
 
     def _fill_here(self, parted: "_Parted", masks: Words) -> None:
         places = parted.places
         if places and places[-1] == len(places) - 1:
             self._together.fill(parted.here, masks[: len(places)])
         elif places:
-            rows = self._buffers.spare(len(places))
+            rows = np.empty((len(places), self._vocabulary.words), dtype=np.int32)
             self._together.fill(parted.here, rows)
             masks[places] = rows
 
@@ -219,17 +261,13 @@ class Crew:
         return found if len(found.guides) < MOST else None
 
     def _spawn(self) -> None:
-        words = self._vocabulary.words
-        memory = os.memfd_create("octavo-masks")
+        shared = self._shared = self._shared or self._share()
         pairs = [pair() for _ in range(self._size)]
-        given = [memory, *(descriptor for _, descriptor in pairs)]
+        given = [shared.descriptor, *(descriptor for _, descriptor in pairs)]
+        self._links = [Link(at, stream, shared.first_of(at)) for at, (stream, _) in enumerate(pairs)]
         try:
-            os.ftruncate(memory, self._size * MOST * words * 4)
-            self._links = [
-                Link(at, stream, shared_rows(memory, at, MOST, words)) for at, (stream, _) in enumerate(pairs)
-            ]
             self._process = process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "octavo.grammar.follower", str(MOST), *map(str, given)],
+                [sys.executable, "-P", "-m", "octavo.grammar.follower", str(len(shared.rows)), *map(str, given)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -238,9 +276,17 @@ class Crew:
                 bufsize=0,
             )
         finally:
-            for descriptor in given:
+            for _, descriptor in pairs:
                 os.close(descriptor)
         threading.Thread(target=_tell, args=(process, self._setup), name="octavo-crew", daemon=True).start()
+
+    def _share(self) -> "_Shared":
+        shared = _Shared(self._size, self._vocabulary.words)
+        if not self._memory.pin(shared.buffers):
+            shared.close()
+            raise OSError("memory for masks cannot be pinned")
+        self._buffers.share(shared.buffers)
+        return shared
 
     def _lose_in(self, guides: Sequence[Anyone], error: Broken) -> "_Parted":
         self._lose(error)
@@ -263,7 +309,7 @@ class Crew:
             for guide in link.guides.values():
                 self._here.add(guide.come(alone.take))
             link.guides.clear()
-        self._parted = None
+        self._parted = self._ahead = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +320,11 @@ class _Parted:
     here: list[Guide]
     places: list[int]
     away: list[tuple[Link, list[int]]]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the places of each follower's are one stretch."""
+        return all(places == list(range(places[0], places[0] + len(places))) for _, places in self.away)
 
     def of(self, some: set[int]) -> "_Parted":
         """Those that are here, at some of the places."""
@@ -299,42 +350,64 @@ def _of(guides: Sequence[Anyone], places: Sequence[int]) -> list[Away]:
     return [guides[place] for place in places]  # type: ignore[misc]
 
 
-def _copy(rows: Words, sources: list[int], masks: Words, places: list[int]) -> None:
-    """Rows to their places; most often both are one stretch."""
-    count = len(places)
-    first, begin = sources[0], places[0]
-    if sources[-1] - first == places[-1] - begin == count - 1 and sorted(sources) == sources:
-        masks[begin : begin + count] = rows[first : first + count]
-    else:
-        masks[places] = rows[sources]
+class _Shared:
+    """Memory that followers fill masks into, [rows, words]: first the buffers, then each one's own rows."""
+
+    def __init__(self, followers: int, words: int) -> None:
+        rows = BUFFERS * SHARED + followers * MOST
+        self.descriptor = os.memfd_create("octavo-masks")
+        os.ftruncate(self.descriptor, rows * words * 4)
+        self.rows = shared_rows(self.descriptor, rows, words)
+        self.buffers = self.rows[: BUFFERS * SHARED]
+
+    @staticmethod
+    def first_of(place: int) -> int:
+        return BUFFERS * SHARED + place * MOST
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 class _Buffers:
     """Memory for masks that is used again."""
 
-    def __init__(self, memory: "Callable[[int], Words]", words: int) -> None:
+    def __init__(self, memory: HostMemory, words: int) -> None:
         self._memory = memory
         self._words = words
         self._rows: deque[Words] = deque(maxlen=BUFFERS)  # those that were used last are at the end
-        self._spare = np.empty((0, words), dtype=np.int32)
+        self._shared: Words | None = None
+        self._turn = 0
 
-    def take(self, count: int) -> Words:
+    def share(self, rows: Words) -> None:
+        """Use these rows, of BUFFERS times SHARED, wherever they suffice."""
+        self._shared = rows
+
+    def take(self, count: int) -> tuple[Words, int | None]:
+        """Rows, and where they begin in shared memory; None: they are not in it."""
+        if self._shared is not None and count <= SHARED:
+            self._turn = (self._turn + 1) % BUFFERS
+            base = self._turn * SHARED
+            return self._shared[base : base + count], base
         if len(self._rows) == BUFFERS and len(self._rows[0]) >= count:
             self._rows.rotate(-1)
         else:
             rows = max(FEWEST, 1 << (count - 1).bit_length())
-            self._rows.append(self._memory(rows * self._words).reshape(rows, self._words))
-        return self._rows[-1][:count]
-
-    def spare(self, count: int) -> Words:
-        """Rows that nobody reads but who has asked."""
-        if len(self._spare) < count:
-            self._spare = np.empty((count, self._words), dtype=np.int32)
-        return self._spare[:count]
+            self._rows.append(self._memory.host_memory(rows * self._words).reshape(rows, self._words))
+        return self._rows[-1][:count], None
 
 
-def _plain(length: int) -> Words:
-    return np.empty(length, dtype=np.int32)
+class _Plain:
+    """Any memory."""
+
+    def host_memory(self, length: int) -> Words:
+        return np.empty(length, dtype=np.int32)
+
+    def pin(self, array: Words) -> bool:
+        del array
+        return True
+
+    def unpin(self, array: Words) -> None:
+        """It is as it was."""
 
 
 def _python_path() -> str:

@@ -1,16 +1,18 @@
 """``python -m octavo.grammar.follower``: follows constraints for an engine, beside its process.
 
 It loads the engine of grammars once and forks, so that all followers share its tables. Each has a socket of its own, by
-which orders come, and rows of shared memory, into which it fills masks. Started by grammar/crew.py.
+which orders come, and fills masks into memory that its engine has too. Started by grammar/crew.py.
 """
 
 import contextlib
 import gc
 import mmap
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -29,16 +31,19 @@ from octavo.grammar.together import Together
 from octavo.grammar.vocabulary import VocabularyTable
 
 CACHE_BYTES = 32 << 20
+AWAKE_S = 0.002  # a small model's step
 
 
 class Follower:
-    """One process's guides. `rows` [rows, words]: where masks go; `stream`: the socket's descriptor."""
+    """One process's guides. `rows` [rows, words]: the shared memory; `stream`: the socket's descriptor."""
 
     def __init__(self, vocabulary: VocabularyTable, backends: dict[str, Backend], rows: Words, stream: int) -> None:
         self._vocabulary = vocabulary
         self._backends = backends
         self._rows = rows
         self._stream = stream
+        self._poll = select.poll()
+        self._poll.register(stream, select.POLLIN)
         self._together = Together(vocabulary)
         self._guides: dict[int, Guide] = {}
         self._left: set[int] = set()  # before they were made
@@ -51,15 +56,24 @@ class Follower:
         orders = msgspec.msgpack.Decoder(Order)
         self._say(Ready(list(self._backends)))
         while True:
-            self._obey(orders.decode(read_frame(self._stream)))
+            order = orders.decode(read_frame(self._stream))
+            self._obey(order)
+            if isinstance(order, Take):
+                self._stay_awake()
+
+    def _stay_awake(self) -> None:
+        """Until the next order, if it comes soon: to fall asleep and be woken takes longer than a few tokens."""
+        end = time.monotonic() + AWAKE_S
+        while time.monotonic() < end and not self._poll.poll(0):
+            pass
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Take(numbers, tokens):
+            case Take(numbers, tokens, first):
                 guides = self._found(numbers)
                 standing = self._together.take(guides, tokens)
                 self._say(Stood(standing, _failures(guides)))
-                self._fill(guides, 0)
+                self._fill(guides, first)
             case Fill(numbers, first):
                 self._fill(self._found(numbers), first)
             case Begin():
@@ -104,17 +118,13 @@ def _failures(guides: list[Guide]) -> dict[int, str]:
     return {place: guide.failure for place, guide in enumerate(guides) if guide.failure is not None}
 
 
-def shared_rows(memory: int, follower: int, rows: int, words: int) -> Words:
-    """A follower's part of the memory behind a descriptor, [rows, words]; they stand in it one behind the other."""
-    nbytes = rows * words * 4
-    begin = follower * nbytes
-    page = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(memory, begin - page + nbytes, offset=page)
-    return np.frombuffer(mapped, dtype=np.int32, count=rows * words, offset=begin - page).reshape(rows, words)
+def shared_rows(memory: int, rows: int, words: int) -> Words:
+    """The memory behind a descriptor, [rows, words]."""
+    return np.frombuffer(mmap.mmap(memory, rows * words * 4), dtype=np.int32).reshape(rows, words)
 
 
 def main() -> int:
-    """Until the streams end. The arguments: rows of a follower, the memory's descriptor, then each one's socket's."""
+    """Until the streams end. The arguments: rows of the memory, its descriptor, then each one's socket's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent()
@@ -143,7 +153,7 @@ def main() -> int:
         if place != mine:
             os.close(stream)
     with contextlib.suppress(Broken, OSError):
-        Follower(vocabulary, backends, shared_rows(memory, mine, rows, vocabulary.words), streams[mine]).serve()
+        Follower(vocabulary, backends, shared_rows(memory, rows, vocabulary.words), streams[mine]).serve()
     os._exit(0)  # nothing here is worth an orderly end
 
 

@@ -1,6 +1,6 @@
 """What passes between the engine and a process that follows some of its constraints: msgpack, a length before each.
 
-Masks do not: they lie in memory that both have, [rows, words] int32, row by row as the guides stand in an order.
+Masks do not: they lie in memory that all have, [rows, words] int32, from a `first` row on as an order's guides stand.
 """
 
 from msgspec import Struct
@@ -26,14 +26,15 @@ class Leave(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Take(Struct, frozen=True, tag=True, array_like=True):
-    """Take a token each, and fill the masks behind them into the first rows. The answers are Stood and Filled."""
+    """Take a token each, and fill the masks behind them. The answers are Stood and Filled."""
 
     numbers: list[int]
     tokens: list[int]
+    first: int
 
 
 class Fill(Struct, frozen=True, tag=True, array_like=True):
-    """Fill masks into rows from `first` on. The answer is Filled."""
+    """Fill masks. The answer is Filled."""
 
     numbers: list[int]
     first: int
