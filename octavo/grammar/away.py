@@ -96,9 +96,8 @@ class Link:
         """Order it; `stood` is due. `first`: the row where masks belong from, if it is known."""
         self.settle()
         first = self._first if first is None else first
-        numbers = [guide.number for guide in guides]
-        self._order(Take(numbers, tokens, first))
-        self._filled = {number: row for row, number in enumerate(numbers, first)}
+        self._order(Take([guide.number for guide in guides], tokens, first))
+        self.lie(guides, first)
         self._owed = guides
 
     def stood(self, guides: Sequence[Away]) -> list[int]:
@@ -127,6 +126,10 @@ class Link:
         """The rows in which the guides' masks are."""
         self.settle()
         return [self._filled[guide.number] for guide in guides]
+
+    def lie(self, guides: Sequence[Away], first: int | None) -> None:
+        """Masks of these guides lie from this row on, and those of no others are to be had. None: of none."""
+        self._filled = {} if first is None else {guide.number: row for row, guide in enumerate(guides, first)}
 
     def settle(self) -> None:
         """Wait until what was ordered is done."""

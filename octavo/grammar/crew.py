@@ -196,29 +196,39 @@ class Crew:
         self._ahead, base = None, None
         if parted.away and parted.is_even:
             masks, base = self._buffers.take(len(tokens))
-            self._ahead = parted, masks
+            self._ahead = None if base is None else (parted, masks)
+        self._forget_masks()
         for link, places in parted.away:
             first = None if base is None else base + places[0]
             link.take(_of(parted.guides, places), [tokens[place] for place in places], first)
-        if base is None:
-            self._ahead = None
 
     def _fill(self, parted: "_Parted") -> Words:
-        guides = parted.guides
         if self._ahead is not None and self._ahead[0] is parted:
             masks = self._ahead[1]
             self._fill_here(parted, masks)
             for link, _ in parted.away:
                 link.settle()
             return masks
-        masks, _ = self._buffers.take(len(guides))
-        for link, places in parted.away:
-            link.fill(_of(guides, places))
+        masks, base = self._buffers.take(len(parted.guides))
+        self._ahead = None
+        away = [(link, places, _of(parted.guides, places)) for link, places in parted.away]
+        for link, _, guides in away:
+            link.fill(guides)
         self._fill_here(parted, masks)
-        for link, places in parted.away:
+        rows = [(link.places(guides), places) for link, places, guides in away]
+        for found, places in rows:
             assert self._shared is not None
-            masks[places] = self._shared.rows[link.places(_of(guides, places))]
+            masks[places] = self._shared.rows[found]
+        self._forget_masks()
+        if base is not None and parted.is_even:
+            for link, places, guides in away:
+                link.lie(guides, base + places[0])
         return masks
+
+    def _forget_masks(self) -> None:
+        """Those that were filled before, whose memory is used again."""
+        for link in self._links:
+            link.lie((), None)
 
     def _fill_here(self, parted: "_Parted", masks: Words) -> None:
         places = parted.places

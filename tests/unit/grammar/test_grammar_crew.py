@@ -109,6 +109,19 @@ def test_who_is_away_has_the_masks_and_tokens_it_would_have_here(crew, recipes, 
     assert not any(link.guides for link in crew._links)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_some_sit_out_steps(crew, recipes, seed):
+    """As those whose token was exchanged do: their masks are their own all the same when they are back."""
+    walks, dice = begin(crew, recipes, 7, [seed, 9]), np.random.default_rng(seed)
+    while walks:
+        here = [walk for walk in walks if dice.random() < 0.4] or walks
+        going = step(crew, here)
+        walks = [walk for walk in walks if walk in going or walk not in here]
+        if dice.random() < 0.2:
+            crew.fill([walk.guide for walk in walks])  # a step that failed
+    assert crew._starts == 1  # nobody was lost
+
+
 def test_masks_are_filled_again_for_a_step_that_is_done_again(crew, recipes):
     walks = begin(crew, recipes, 8, 0)
     guides = [walk.guide for walk in walks]
