@@ -18,9 +18,10 @@ from octavo.engine.seat import Review
 from octavo.grammar.alone import take
 from octavo.grammar.compiled import Compiled
 from octavo.grammar.compiler import Compiler
-from octavo.grammar.crew import Anyone, Crew, HostMemory
+from octavo.grammar.crew import Anyone, Crew
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
+from octavo.grammar.rows import HostMemory
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
 from octavo.sched.finish import refused
 

@@ -1,6 +1,5 @@
 """A process that follows constraints, as its engine sees it, and the guides that it has."""
 
-import os
 import select
 import socket
 import time
@@ -11,10 +10,10 @@ import msgspec
 from octavo.grammar.frames import Broken, frame, read_frame, write_all
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
+from octavo.grammar.rows import OWN
 
 AWAKE_S = 0.0005
 ANSWER_S = 2.0  # the longest that one waits for an answer to a step's order; they take less than a millisecond
-MOST = 256  # guides of a follower
 BEGIN_S = 10.0  # and for a guide to be there
 
 
@@ -58,7 +57,7 @@ class Link:
     """To one follower, at its `place` among them. What is asked of it raises Broken when it is gone, or silent for too
     long.
 
-    Masks lie in memory that all have. `first`: the first of `MOST` rows of it that are this follower's, for masks that
+    Masks lie in memory that all have. `first`: the first of `OWN` rows of it that are this follower's, for masks that
     are not filled where they belong.
     """
 
@@ -114,7 +113,7 @@ class Link:
         if not missing:
             return
         self.settle()
-        own = range(self._first, self._first + MOST)
+        own = range(self._first, self._first + OWN)
         first = 1 + max((row for row in self._filled.values() if row in own), default=self._first - 1)
         if first + len(missing) > own.stop:
             missing, first, self._filled = list(guides), self._first, {}
@@ -184,11 +183,3 @@ class Link:
 def _fail(guides: Sequence[Away], failures: dict[int, str]) -> None:
     for place, message in failures.items():
         guides[place].fail(message)
-
-
-def pair() -> tuple[socket.socket, int]:
-    """A link's stream, and the descriptor that its follower is to have."""
-    ours, theirs = socket.socketpair()
-    descriptor = os.dup(theirs.fileno())
-    theirs.close()
-    return ours, descriptor

@@ -6,62 +6,35 @@ They take the tokens that were drawn and fill the masks behind them at once, whi
 all its guides are made anew here and take again what they had taken.
 """
 
-import contextlib
 import itertools
 import logging
 import os
-import subprocess
-import sys
-import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
-import octavo
 from octavo.grammar import alone
-from octavo.grammar.away import MOST, Away, Link, pair
+from octavo.grammar.away import Away, Link
 from octavo.grammar.base import Words
-from octavo.grammar.child import THREADS
 from octavo.grammar.compiled import Compiled
-from octavo.grammar.follower import shared_rows
-from octavo.grammar.frames import Broken, Setup, frame, write_all
+from octavo.grammar.enlisted import Enlisted
+from octavo.grammar.frames import Broken, Setup
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Begin
+from octavo.grammar.rows import OWN, Buffers, HostMemory, Plain, Shared
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.together import Together
 from octavo.grammar.vocabulary import VocabularyTable
 
 log = logging.getLogger(__name__)
 
-FEW = 8  # guides that one process has sooner done than others have begun
+FEW = 4  # guides that one process has sooner done than others have begun
 MOST_FOLLOWERS = 6
 STARTS = 3
-BUFFERS = 3  # of masks: those seen last, those that the device reads, those that are filled
-FEWEST = 16  # rows of a buffer
-SHARED = 256  # of one in shared memory
 
 Anyone = Guide | Away
-
-
-class HostMemory(Protocol):
-    """Memory from which masks reach the device in one copy, without anybody's waiting for it."""
-
-    def host_memory(self, length: int) -> Words:
-        """So many int32 of it."""
-        ...
-
-    def pin(self, array: Words) -> bool:
-        """Make it of memory that is there already; False: that cannot be."""
-        ...
-
-    def unpin(self, array: Words) -> None:
-        """Undo that, when no copy is under way."""
-        ...
 
 
 def crew_size(cores: int) -> int:
@@ -80,14 +53,13 @@ class Crew:
         self._setup = setup
         self._vocabulary = vocabulary
         self._together = Together(vocabulary)
-        self._memory = memory or _Plain()
-        self._buffers = _Buffers(self._memory, vocabulary.words)
-        self._shared: _Shared | None = None  # made with the first followers
+        self._memory = memory or Plain()
+        self._buffers = Buffers(self._memory, vocabulary.words)
+        self._shared: Shared | None = None  # made with the first followers
         self._ahead: tuple[_Parted, Words] | None = None  # where the masks of a step's guides are being filled
         self._size = size if hasattr(os, "memfd_create") else 0
         self._here: set[Guide] = set()
-        self._links: list[Link] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._enlisted: Enlisted | None = None
         self._starts = 0
         self._numbers = itertools.count()
         self._parted: _Parted | None = None
@@ -96,10 +68,11 @@ class Crew:
 
     def start(self) -> None:
         """Start the followers, unless they are there. They are given nothing before they say that they are ready."""
-        if self._process is None and self._size and self._starts < STARTS:
+        if self._enlisted is None and self._size and self._starts < STARTS:
             self._starts += 1
             try:
-                self._spawn()
+                self._shared = self._shared or self._share()
+                self._enlisted = Enlisted(self._size, self._shared, self._setup)
             except OSError as error:
                 self._lose(error)
 
@@ -255,8 +228,7 @@ class Crew:
         """Whom a guide goes to; None: it stays."""
         if len(self._here) < FEW:
             return None
-        if self._process is None:
-            self.start()
+        self.start()
         try:
             for link in self._links:
                 if not link.backends:
@@ -268,30 +240,14 @@ class Crew:
             return None
         least = min(able, key=lambda link: len(link.guides))
         found = next((link for link in able if len(link.guides) < FEW), least)
-        return found if len(found.guides) < MOST else None
+        return found if len(found.guides) < OWN else None
 
-    def _spawn(self) -> None:
-        shared = self._shared = self._shared or self._share()
-        pairs = [pair() for _ in range(self._size)]
-        given = [shared.descriptor, *(descriptor for _, descriptor in pairs)]
-        self._links = [Link(at, stream, shared.first_of(at)) for at, (stream, _) in enumerate(pairs)]
-        try:
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "octavo.grammar.follower", str(len(shared.rows)), *map(str, given)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=given,
-                env={**os.environ, "PYTHONPATH": _python_path(), **dict.fromkeys(THREADS, "1")},
-                bufsize=0,
-            )
-        finally:
-            for _, descriptor in pairs:
-                os.close(descriptor)
-        threading.Thread(target=_tell, args=(process, self._setup), name="octavo-crew", daemon=True).start()
+    @property
+    def _links(self) -> list[Link]:
+        return [] if self._enlisted is None else self._enlisted.links
 
-    def _share(self) -> "_Shared":
-        shared = _Shared(self._size, self._vocabulary.words)
+    def _share(self) -> Shared:
+        shared = Shared(self._size, self._vocabulary.words)
         if not self._memory.pin(shared.buffers):
             shared.close()
             raise OSError("memory for masks cannot be pinned")
@@ -306,19 +262,11 @@ class Crew:
         """End all followers, as when one is lost. Their guides are here afterwards."""
         if error is not None:
             log.warning("the processes that follow constraints are ended: %s", error)
-        links, self._links = self._links, []
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-        for link in links:
-            link.close()
-            for guide in link.guides.values():
+        enlisted, self._enlisted = self._enlisted, None
+        if enlisted is not None:
+            enlisted.end()
+            for guide in [guide for link in enlisted.links for guide in link.guides.values()]:
                 self._here.add(guide.come(alone.take))
-            link.guides.clear()
         self._parted = self._ahead = None
 
 
@@ -358,74 +306,3 @@ def _parted(guides: Sequence[Anyone]) -> _Parted:
 
 def _of(guides: Sequence[Anyone], places: Sequence[int]) -> list[Away]:
     return [guides[place] for place in places]  # type: ignore[misc]
-
-
-class _Shared:
-    """Memory that followers fill masks into, [rows, words]: first the buffers, then each one's own rows."""
-
-    def __init__(self, followers: int, words: int) -> None:
-        rows = BUFFERS * SHARED + followers * MOST
-        self.descriptor = os.memfd_create("octavo-masks")
-        os.ftruncate(self.descriptor, rows * words * 4)
-        self.rows = shared_rows(self.descriptor, rows, words)
-        self.buffers = self.rows[: BUFFERS * SHARED]
-
-    @staticmethod
-    def first_of(place: int) -> int:
-        return BUFFERS * SHARED + place * MOST
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
-class _Buffers:
-    """Memory for masks that is used again."""
-
-    def __init__(self, memory: HostMemory, words: int) -> None:
-        self._memory = memory
-        self._words = words
-        self._rows: deque[Words] = deque(maxlen=BUFFERS)  # those that were used last are at the end
-        self._shared: Words | None = None
-        self._turn = 0
-
-    def share(self, rows: Words) -> None:
-        """Use these rows, of BUFFERS times SHARED, wherever they suffice."""
-        self._shared = rows
-
-    def take(self, count: int) -> tuple[Words, int | None]:
-        """Rows, and where they begin in shared memory; None: they are not in it."""
-        if self._shared is not None and count <= SHARED:
-            self._turn = (self._turn + 1) % BUFFERS
-            base = self._turn * SHARED
-            return self._shared[base : base + count], base
-        if len(self._rows) == BUFFERS and len(self._rows[0]) >= count:
-            self._rows.rotate(-1)
-        else:
-            rows = max(FEWEST, 1 << (count - 1).bit_length())
-            self._rows.append(self._memory.host_memory(rows * self._words).reshape(rows, self._words))
-        return self._rows[-1][:count], None
-
-
-class _Plain:
-    """Any memory."""
-
-    def host_memory(self, length: int) -> Words:
-        return np.empty(length, dtype=np.int32)
-
-    def pin(self, array: Words) -> bool:
-        del array
-        return True
-
-    def unpin(self, array: Words) -> None:
-        """It is as it was."""
-
-
-def _python_path() -> str:
-    root = str(Path(octavo.__file__).parents[1])
-    return os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-
-
-def _tell(process: "subprocess.Popen[bytes]", setup: Setup) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(OSError, ValueError):  # it has ended; its links say so
-        write_all(process.stdin.fileno(), frame(msgspec.msgpack.encode(setup)))

@@ -6,7 +6,6 @@ which orders come, and fills masks into memory that its engine has too. Started 
 
 import contextlib
 import gc
-import mmap
 import os
 import select
 import signal
@@ -16,7 +15,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-import numpy as np
 
 from octavo.grammar import alone
 from octavo.grammar.base import Backend, Form, Words
@@ -27,6 +25,7 @@ from octavo.grammar.frames import Broken, Setup, frame, read_frame, write_all
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
 from octavo.grammar.registry import BACKENDS, choices
+from octavo.grammar.rows import mapped
 from octavo.grammar.together import Together
 from octavo.grammar.vocabulary import VocabularyTable
 
@@ -118,11 +117,6 @@ def _failures(guides: list[Guide]) -> dict[int, str]:
     return {place: guide.failure for place, guide in enumerate(guides) if guide.failure is not None}
 
 
-def shared_rows(memory: int, rows: int, words: int) -> Words:
-    """The memory behind a descriptor, [rows, words]."""
-    return np.frombuffer(mmap.mmap(memory, rows * words * 4), dtype=np.int32).reshape(rows, words)
-
-
 def main() -> int:
     """Until the streams end. The arguments: rows of the memory, its descriptor, then each one's socket's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -153,7 +147,7 @@ def main() -> int:
         if place != mine:
             os.close(stream)
     with contextlib.suppress(Broken, OSError):
-        Follower(vocabulary, backends, shared_rows(memory, rows, vocabulary.words), streams[mine]).serve()
+        Follower(vocabulary, backends, mapped(memory, rows, vocabulary.words), streams[mine]).serve()
     os._exit(0)  # nothing here is worth an orderly end
 
 

@@ -40,7 +40,7 @@ def crew(monkeypatch):
     wait_until(lambda: all(link.look() or link.backends for link in made._links))
     yield made
     made.close()
-    assert made._process is None
+    assert made._enlisted is None
 
 
 class Walk:
@@ -138,7 +138,7 @@ def test_lost_followers_leave_their_guides_here(crew, recipes, monkeypatch, when
     walks = begin(crew, recipes, 12, when == "fill")
     for _ in range(6):
         walks = step(crew, walks)
-    pid = crew._process.pid if who == "first" else _child_of(crew._process.pid)
+    pid = crew._enlisted.process.pid if who == "first" else _child_of(crew._enlisted.process.pid)
     if when == "fill":
         _end(pid)
         walks = step(crew, walks)
@@ -150,7 +150,7 @@ def test_lost_followers_leave_their_guides_here(crew, recipes, monkeypatch, when
         assert standing == [alone.take(walk.truth, token) for walk, token in zip(walks, tokens)]
         for walk, token in zip(walks, standing):
             walk.out.append(token)
-    assert crew._process is None
+    assert crew._enlisted is None
     walks = [walk for walk in walks if not walk.ended]
     while walks:
         walks = step(crew, walks)
@@ -158,17 +158,17 @@ def test_lost_followers_leave_their_guides_here(crew, recipes, monkeypatch, when
 
 def test_lost_followers_are_started_anew_for_those_who_come(crew, recipes):
     for _ in range(2):
-        pid = crew._process.pid
+        pid = crew._enlisted.process.pid
         walks = begin(crew, recipes, 4, 0)
         _end(pid)
         for _ in range(3):
             walks = step(crew, walks)
         Walk(crew, recipes, 0, 9)
-        assert crew._process.pid != pid
+        assert crew._enlisted.process.pid != pid
         wait_until(lambda: all(link.look() or link.backends for link in crew._links))
-    _end(crew._process.pid)
+    _end(crew._enlisted.process.pid)
     step(crew, begin(crew, recipes, 4, 1))
-    assert crew._process is None  # three were enough
+    assert crew._enlisted is None  # three were enough
 
 
 def test_what_fails_away_fails_alone(crew, recipes):

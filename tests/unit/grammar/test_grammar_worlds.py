@@ -182,6 +182,6 @@ def test_no_world_changes_a_token(compiler, crew, seed):
     assert core.stats.kv_usage == 0.0
     assert core.scheduler.board.rows.num_free == core.scheduler._limits.max_rows
     assert not core._seat._guides
-    assert crew._process is not None  # nobody was lost
+    assert crew._enlisted is not None  # nobody was lost
     assert not crew._here
     assert not any(link.guides for link in crew._links)
