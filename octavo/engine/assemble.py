@@ -23,7 +23,9 @@ from octavo.engine.recovery import Recovery
 from octavo.engine.resolve import resolve
 from octavo.engine.rest import Rest
 from octavo.engine.slices import slices
+from octavo.grammar.crew import crew_size
 from octavo.models.arch import Architecture
+from octavo.platform.limits import core_limit
 from octavo.sched.gates import MakeGates
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
@@ -115,7 +117,9 @@ def finish(
     kv_notes = _kv_notes(config, resolved, sized)
     for note in kv_notes:
         log.info(note)
-    seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting, executor.host_memory)
+    # On a CPU all cores compute, and a step takes far longer than its masks.
+    followers = 0 if resolved.device == "cpu" else crew_size(core_limit())
+    seat = ConstrainedSeat(vocab_size, resolved.max_model_len, config.scheduler.max_waiting, executor, followers)
     guard = rest.guarded(make_guard(vocab_size))
     core = Core(scheduler, executor, resolved.depth, guard, seat=seat, recovery=recovery, rest=rest)
     ready = Ready(

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,13 +16,13 @@ from octavo.base.plan import StepPlan, StepResult
 from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
 from octavo.grammar.alone import take
-from octavo.grammar.base import Words
-from octavo.grammar.closing import Compiled
+from octavo.grammar.compiled import Compiled
 from octavo.grammar.compiler import Compiler
+from octavo.grammar.crew import Anyone, Crew
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
+from octavo.grammar.rows import HostMemory
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
-from octavo.grammar.together import Together
 from octavo.sched.finish import refused
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,13 @@ PARAM = "structured_outputs"
 class _Held:
     """A request that waits for its constraint."""
 
-    __slots__ = ("future", "request", "since", "spec")
+    __slots__ = ("future", "guide", "request", "since", "spec")
 
     def __init__(self, request: EngineRequest, spec: GrammarSpec, future: "Future[Compiled]") -> None:
         self.request = request
         self.spec = spec
         self.future = future
+        self.guide: Anyone | None = None  # once it is compiled
         self.since = time.perf_counter()
 
 
@@ -49,7 +50,7 @@ class _Rider:
 
     __slots__ = ("guide", "id", "rides")
 
-    def __init__(self, id: str, guide: Guide) -> None:
+    def __init__(self, id: str, guide: Anyone) -> None:
         self.id = id
         self.guide = guide
         self.rides = True  # until a token of its does not hold, which steps in flight build on
@@ -69,20 +70,26 @@ class _Crowd:
 
 class ConstrainedSeat:
     """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait; `memory`: gives so
-    many int32 that the executor sends masks from."""
+    many int32 that the executor sends masks from; `followers`: processes that may help to follow."""
 
     def __init__(
-        self, vocab_size: int, max_model_len: int, max_held: int, memory: "Callable[[int], Words] | None" = None
+        self,
+        vocab_size: int,
+        max_model_len: int,
+        max_held: int,
+        memory: HostMemory | None = None,
+        followers: int = 0,
     ) -> None:
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._max_held = max_held
         self._memory = memory
+        self._followers = followers
         self._compiler: Compiler | None = None
-        self._together: Together | None = None
+        self._crew: Crew | None = None
         self._cold = True
         self._held: dict[str, _Held] = {}
-        self._guides: dict[str, Guide] = {}
+        self._guides: dict[str, Anyone] = {}
         self._rows: dict[int, _Rider] = {}  # of the device, as far as they have a guide
         self._crowd: _Crowd | None = None  # of the newest step, until one of it goes
         self._sampled: dict[int, _Crowd] = {}  # by step
@@ -100,12 +107,14 @@ class ConstrainedSeat:
     def provide(self, vocabulary: Vocabulary) -> None:
         if self._compiler is None:
             self._compiler = Compiler(vocabulary, self._vocab_size)
-            self._together = Together(self._compiler.table, self._memory)
+            self._crew = Crew(self._compiler.setup, self._compiler.table, self._memory, self._followers)
 
     def prepare(self) -> None:
         if self._compiler is not None and self._cold:
             self._cold = False
             self._compiler.warm()
+            if self._crew is not None:
+                self._crew.start()
 
     # --- before a request runs
 
@@ -129,7 +138,8 @@ class ConstrainedSeat:
         if future.done():
             self._count("grammar_cache_hits")
             self._admit(held)
-            return False
+            if self._has_begun(held):
+                return False
         self._held[request.id] = held
         self._count("grammar_waiting")
         return True
@@ -140,21 +150,30 @@ class ConstrainedSeat:
         if not self._held:
             return requests, outputs
         for held in [held for held in self._held.values() if held.future.done()]:
-            del self._held[held.request.id]
-            self._count("grammar_waiting", -1)
-            self._count("grammar_compiles")
-            self._count("grammar_compile_seconds", time.perf_counter() - held.since)
             try:
-                self._admit(held)
+                if held.guide is None:
+                    self._count("grammar_compiles")
+                    self._count("grammar_compile_seconds", time.perf_counter() - held.since)
+                    self._admit(held)
+                if not self._has_begun(held):
+                    continue
                 requests.append(held.request)
             except UserError as error:
                 outputs.append(refused(held.request.id, error))
+            del self._held[held.request.id]
+            self._count("grammar_waiting", -1)
         return requests, outputs
+
+    def _has_begun(self, held: _Held) -> bool:
+        assert self._crew is not None
+        assert held.guide is not None
+        return self._crew.has_begun(held.guide)
 
     def drop(self, ids: Sequence[str]) -> list[TokenOutput]:
         dropped = [id for id in ids if self._held.pop(id, None) is not None]
-        if dropped:
-            self._count("grammar_waiting", -len(dropped))
+        for id in dropped:
+            self.ended(id)
+            self._count("grammar_waiting", -1)
         return [TokenOutput(id, [], "abort") for id in dropped]
 
     def _count(self, name: str, by: float = 1) -> None:
@@ -164,6 +183,7 @@ class ConstrainedSeat:
         """Raises UserError for a constraint that was refused, and for one that max_tokens has no room for."""
         request, spec = held.request, held.spec
         assert self._compiler is not None
+        assert self._crew is not None
         try:
             compiled = held.future.result()
         except UserError:
@@ -190,9 +210,10 @@ class ConstrainedSeat:
                     f"max_tokens leaves {limit}",
                     param="max_tokens",
                 )
-        if request.progress is not None and not all(take(guide, each) == each for each in request.progress.tokens):
+        taken = [] if request.progress is None else request.progress.tokens
+        if not all(take(guide, each) == each for each in taken):
             raise UserError("structured output: the constraint could not be taken up again", param=spec.param)
-        self._guides[request.id] = guide
+        held.guide = self._guides[request.id] = self._crew.add(guide, compiled, spec, ends, limit, taken)
 
     # --- steps
 
@@ -219,9 +240,9 @@ class ConstrainedSeat:
         self._sampled[plan.step] = crowd
         if len(self._sampled) > MAX_STEPS:  # steps that failed and had no result
             del self._sampled[min(self._sampled)]
-        assert self._together is not None
+        assert self._crew is not None
         begin = time.perf_counter()
-        masks = self._together.fill(crowd.guides)
+        masks = self._crew.fill(crowd.guides)
         self._count("grammar_mask_seconds", time.perf_counter() - begin)
         return {RIDER: (crowd.places, masks)}
 
@@ -232,18 +253,21 @@ class ConstrainedSeat:
             for place, index in enumerate(plan.sample)
             if (rider := rows.get(on[index])) is not None and rider.rides and guides.get(rider.id) is rider.guide
         ]
+        assert self._crew is not None
+        rank = self._crew.rank
+        found.sort(key=lambda each: rank(each[1].guide))
         return _Crowd(plan, found)
 
     def review(self, plan: StepPlan, result: StepResult) -> Review | None:
         crowd = self._sampled.pop(plan.step, None)
-        if crowd is None or self._together is None:
+        if crowd is None or self._crew is None:
             return None
         found, guides = crowd.found, crowd.guides
         if crowd is not self._crowd:  # some may have ended meanwhile
             found = [each for each in found if self._guides.get(each[1].id) is each[1].guide]
             guides = [rider.guide for _, rider in found]
         tokens = [result.tokens[place] for place, _ in found]
-        standing = self._together.take(guides, tokens)
+        standing = self._crew.take(guides, tokens)
         failed = {
             rider.id: UserError(f"structured output: {rider.guide.failure}", param=rider.guide.param)
             for _, rider in found
@@ -260,12 +284,14 @@ class ConstrainedSeat:
         return Review(_altered(result, list(altered.values())), list(altered), failed)
 
     def ended(self, id: str) -> None:
-        if self._guides.pop(id, None) is not None:
+        guide = self._guides.pop(id, None)
+        if guide is not None and self._crew is not None:
+            self._crew.remove(guide)
             self._crowd = None
 
     def shutdown(self) -> None:
-        if self._together is not None:
-            self._together.close()
+        if self._crew is not None:
+            self._crew.close()
         if self._compiler is not None:
             self._compiler.close()
 

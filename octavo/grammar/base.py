@@ -79,7 +79,7 @@ class Matcher(Protocol):
 
     @staticmethod
     def fill_many(matchers: Sequence[Any], masks: Words, places: Sequence[int]) -> dict[int, bool]:
-        """`fill` of many of a class, each into the row of `masks` at its place; on several threads where that pays.
+        """`fill` of many of a class, each into the row of `masks` at its place.
 
         Gives what `fill` says for at least those places where the text may end or no token may come.
         """
@@ -88,12 +88,6 @@ class Matcher(Protocol):
     @staticmethod
     def accept_many(matchers: Sequence[Any], tokens: Sequence[int]) -> list[bool]:
         """`accept` of many of a class, each its token. One that says False is of no more use."""
-        ...
-
-    @staticmethod
-    def is_apart(count: int) -> bool:
-        """Whether so many of a class are better moved and filled by another thread: both calls give the interpreter's
-        lock up, and the machine has cores for them."""
         ...
 
     @property

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
-from msgspec import Struct
 
-from octavo.grammar.base import Backend, Form, Grammar, Matcher, Refused, Words
+from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
 from octavo.grammar.closings import Closings, Run, closings
 from octavo.grammar.growth import FAR
 from octavo.grammar.rests import Rests, allowed, whole_rests
@@ -241,15 +240,6 @@ class Closer:
         """The same text in fewer tokens, if it can be had."""
         packed = self._vocabulary.greedy(self._vocabulary.text(path))
         return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path
-
-
-class Compiled(Struct, frozen=True):
-    """What all requests with one constraint share. `opening`: a short whole text; None if none was found."""
-
-    grammar: Grammar
-    closer: Closer
-    opening: list[int] | None
-    num_bytes: int
 
 
 class _Moves:

@@ -5,7 +5,6 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
 from msgspec.structs import replace
 
 from octavo.base.errors import UserError
@@ -13,7 +12,7 @@ from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
 from octavo.grammar.cache import ByteCache
 from octavo.grammar.child import MEMORY_BYTES, Child
-from octavo.grammar.closing import Closer, Compiled
+from octavo.grammar.compiled import Compiled, Recipe, build
 from octavo.grammar.frames import PATIENCE_S, Setup, Verdict
 from octavo.grammar.registry import BACKENDS, choices
 from octavo.grammar.spec import GrammarSpec
@@ -40,8 +39,8 @@ class Compiler:
     def __init__(self, vocabulary: Vocabulary, width: int, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.table = VocabularyTable(vocabulary, width)
         self.cache: ByteCache[Compiled | UserError] = ByteCache(cache_bytes)
-        setup = Setup(vocabulary, width, MEMORY_BYTES)
-        self.child = Child(setup)
+        self.setup = Setup(vocabulary, width, MEMORY_BYTES)
+        self.child = Child(self.setup)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="octavo-grammar")
         self._backends: dict[str, Backend] = {}
         self._building = threading.Lock()  # of backends
@@ -102,7 +101,7 @@ class Compiler:
         for name in choices(spec.backend):
             verdict = self.child.judge(name, spec, deadline_s)
             if verdict.error is None:
-                return self._build(name, spec, verdict)
+                return self._build(name, verdict)
             first = first or verdict
             # Of expressions and grammars the first engine knows all that can be enforced.
             if not verdict.refused or not spec.kind.startswith("json"):
@@ -113,14 +112,11 @@ class Compiler:
         error = UserError(f"structured output: {reason}", param=first.param or spec.param)
         raise Passing(error) if first.passing else error
 
-    def _build(self, name: str, spec: GrammarSpec, verdict: Verdict) -> Compiled:
+    def _build(self, name: str, verdict: Verdict) -> Compiled:
         form, known = verdict.form, verdict.closings
         assert form is not None
         assert known is not None
-        grammar = self._backend(name).compile(form)
-        grammar.matcher().fill(np.empty(self.table.words, dtype=np.int32))  # what the first mask builds, all share
-        size = grammar.num_bytes + 2 * len(spec.source) + known.num_bytes
-        return Compiled(grammar, Closer(self.table, known, verdict.opening), verdict.opening, size)
+        return build(Recipe(name, form, known, verdict.opening), self._backend(name), self.table)
 
     def _backend(self, name: str) -> Backend:
         """Whole at once: of threads that find something missing, each would build it (cached_property has no lock from

@@ -9,7 +9,8 @@ how much is to spare.
 """
 
 from octavo.grammar.base import Matcher, Words
-from octavo.grammar.closing import PATIENT, Compiled
+from octavo.grammar.closing import PATIENT
+from octavo.grammar.compiled import Compiled
 from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
 from octavo.grammar.preface import Preface
 from octavo.grammar.spec import GrammarSpec

@@ -1,12 +1,11 @@
 """The llguidance engine: JSON schema, regular expressions, Lark. Masks are filled without the interpreter's lock."""
 
-import os
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import msgspec
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from octavo.base.errors import UserError
 from octavo.grammar import lark
@@ -15,9 +14,6 @@ from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
 MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how long each may be
-MAX_THREADS = 16
-ALONE = 48  # matchers, times the threads, that one of them has done sooner than all would begin
-CROWDED = 2  # cores on which one thread has all done sooner than two would: nobody works beside the engine's own
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 STRICT = {"lenient": False, "coerce_one_of": False}
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
@@ -28,22 +24,6 @@ LIMITS = LLParserLimits(
     max_lexer_states=100_000,
     verbose_errors=False,
 )
-
-
-@cache
-def _cores() -> int:
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MAX_THREADS, found or 1)
-
-
-def _alone(count: int, most: int = ALONE) -> bool:
-    """Whether one thread is to do what there is for so many matchers."""
-    return _cores() <= CROWDED or count * _cores() <= most
-
-
-@cache
-def _threads() -> LLExecutor:
-    return LLExecutor(num_threads=_cores())
 
 
 class _Source:
@@ -161,12 +141,8 @@ class LLState:
     @staticmethod
     def fill_many(matchers: Sequence["LLState"], masks: Words, places: Sequence[int]) -> dict[int, bool]:
         address, size = _address(masks), masks.strides[0]
-        if _alone(len(matchers)):
-            for matcher, place in zip(matchers, places):
-                matcher._matcher.unsafe_compute_mask_ptr(address + place * size, size)
-        else:
-            pairs = [(matcher._matcher, place) for matcher, place in zip(matchers, places)]
-            _threads().unsafe_compute_mask_ptr(pairs, address, size, len(masks))
+        for matcher, place in zip(matchers, places):
+            matcher._matcher.unsafe_compute_mask_ptr(address + place * size, size)
         # The library sets the end of sequence where the text may end, where nothing may follow, and where it gave up.
         word, bit, words = matchers[0]._end >> 5, matchers[0]._end & 31, masks.data
         return {
@@ -177,14 +153,7 @@ class LLState:
 
     @staticmethod
     def accept_many(matchers: Sequence["LLState"], tokens: Sequence[int]) -> list[bool]:
-        if _alone(len(matchers), 2 * ALONE):  # it takes less than a mask
-            return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
-        pairs = [(matcher._matcher, token) for matcher, token in zip(matchers, tokens)]
-        return list(_threads().consume_token_par(pairs))
-
-    @staticmethod
-    def is_apart(count: int) -> bool:
-        return not _alone(count)
+        return [matcher._matcher.consume_token(token) for matcher, token in zip(matchers, tokens)]
 
     @property
     def is_accepting(self) -> bool:

@@ -181,11 +181,6 @@ class XGState:
     def accept_many(matchers: Sequence["XGState"], tokens: Sequence[int]) -> list[bool]:
         return [matcher.accept(token) for matcher, token in zip(matchers, tokens)]
 
-    @staticmethod
-    def is_apart(count: int) -> bool:
-        del count
-        return False
-
     @property
     def is_accepting(self) -> bool:
         return bool(self._matcher.is_completed())

@@ -109,6 +109,14 @@ class Platform(Protocol):
         """Host memory ``[length]`` int32 from which `upload` need not wait."""
         ...
 
+    def pin(self, host: "torch.Tensor") -> bool:
+        """Make staging memory of host memory that is there already; False: that cannot be."""
+        ...
+
+    def unpin(self, host: "torch.Tensor") -> None:
+        """Undo that, when no copy is under way."""
+        ...
+
     def upload(self, host: "torch.Tensor") -> "torch.Tensor":
         """A device copy of staging memory, enqueued. The source must stay as it is until a later event."""
         ...

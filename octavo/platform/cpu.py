@@ -107,6 +107,14 @@ class CpuPlatform:
     def staging(self, length: int) -> torch.Tensor:
         return torch.zeros(length, dtype=torch.int32)
 
+    def pin(self, host: torch.Tensor) -> bool:
+        """All memory is as good."""
+        del host
+        return True
+
+    def unpin(self, host: torch.Tensor) -> None:
+        """It is as it was."""
+
     def upload(self, host: torch.Tensor) -> torch.Tensor:
         return host.clone()
 

@@ -97,6 +97,14 @@ class CudaPlatform:
     def staging(self, length: int) -> torch.Tensor:
         return torch.zeros(length, dtype=torch.int32, pin_memory=True)
 
+    def pin(self, host: torch.Tensor) -> bool:
+        code = torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.nbytes, 0)  # type: ignore[no-untyped-call]
+        return int(code) == 0
+
+    def unpin(self, host: torch.Tensor) -> None:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.cudart().cudaHostUnregister(host.data_ptr())  # type: ignore[no-untyped-call]
+
     def upload(self, host: torch.Tensor) -> torch.Tensor:
         return host.to(self.device, non_blocking=True)
 

@@ -176,6 +176,13 @@ class FakeExecutor:
     def host_memory(self, length: int) -> Any:
         return np.empty(length, dtype=np.int32)
 
+    def pin(self, array: Any) -> bool:
+        del array
+        return True
+
+    def unpin(self, array: Any) -> None:
+        """It is as it was."""
+
     def forward(self, plan: StepPlan) -> None:
         """Check the plan, write its tokens to their blocks, check what each row reads. Raises PlanViolation."""
         self._law(self._plan is None, "forward was called twice without sample between")

@@ -202,6 +202,14 @@ class Worker:
         """An array of so many int32 from which riders reach the device in one copy."""
         return self._platform.staging(length).numpy()
 
+    def pin(self, array: Any) -> bool:
+        """Have riders reach the device like that from an array that is there already; False: that cannot be."""
+        return self._platform.pin(torch.from_numpy(array))
+
+    def unpin(self, array: Any) -> None:
+        """Undo that, no step being in flight."""
+        self._platform.unpin(torch.from_numpy(array))
+
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step."""
         self._started().forward(plan)

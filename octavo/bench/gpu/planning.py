@@ -54,6 +54,13 @@ class NullExecutor:
     def host_memory(self, length: int) -> Any:
         return np.empty(length, dtype=np.int32)
 
+    def pin(self, array: Any) -> bool:
+        del array
+        return True
+
+    def unpin(self, array: Any) -> None:
+        """It is as it was."""
+
     def forward(self, plan: StepPlan) -> None:
         self._plan = plan
 

@@ -40,6 +40,14 @@ class Executor(Protocol):
         """An array of so many int32 from which riders reach the device in one copy."""
         ...
 
+    def pin(self, array: Any) -> bool:
+        """Have riders reach the device like that from an array that is there already; False: that cannot be."""
+        ...
+
+    def unpin(self, array: Any) -> None:
+        """Undo that, no step being in flight."""
+        ...
+
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step; returns before the device is done."""
         ...

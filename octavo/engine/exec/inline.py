@@ -58,6 +58,12 @@ class ThreadedExecutor:
     def host_memory(self, length: int) -> Any:
         return self._worker.host_memory(length)
 
+    def pin(self, array: Any) -> bool:
+        return bool(self._worker.pin(array))
+
+    def unpin(self, array: Any) -> None:
+        self._worker.unpin(array)
+
     def forward(self, plan: StepPlan) -> None:
         self._forward = self._thread.submit(self._worker.forward, plan)
 

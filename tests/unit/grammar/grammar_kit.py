@@ -1,14 +1,17 @@
 """A small vocabulary, constraints over it, and a sampler that knows nothing: any token the mask allows."""
 
 import json
+import time
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from octavo.base.wire import Vocabulary
 from octavo.grammar import alone
-from octavo.grammar.closing import Closer, Compiled, example
+from octavo.grammar.closing import Closer, example
 from octavo.grammar.closings import closings
+from octavo.grammar.compiled import Recipe, build
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -90,7 +93,8 @@ def compiled(spec, table=TABLE, engine=ENGINE):
     grammar = engine.compile(form)
     known = closings(table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
     opening = Closer(table, known).shortest(grammar.matcher())
-    return Compiled(grammar, Closer(table, known.opened(table, opening), opening), opening, 1)
+    name = type(engine).__name__.lower()
+    return build(Recipe(name, replace(form, hints=()), known.opened(table, opening), opening), engine, table)
 
 
 def bits(row, width=WIDTH):
@@ -128,3 +132,11 @@ def parted(tokens):
 
 def text_of(tokens):
     return TABLE.text([token for token in tokens if token != EOS])
+
+
+def wait_until(condition, seconds=60):
+    """Until it holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)

@@ -15,8 +15,8 @@ from octavo.base.specs import KVLayout, KVSpec, group_layers
 from octavo.base.wire import EngineRequest, Sampling
 from octavo.engine.constrained import ConstrainedSeat
 from octavo.engine.core import Core
+from octavo.grammar.crew import Crew
 from octavo.grammar.spec import RIDER, GrammarSpec, Thoughts, decode_spec, encode_spec
-from octavo.grammar.together import Together
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import IN_USE, Scheduler
 from octavo.testing.fake_executor import FakeExecutor, expected_tokens, fold_model
@@ -39,7 +39,8 @@ def seats():
 
     def make():
         seat = ConstrainedSeat(WIDTH, MAX_LEN, 64)
-        seat._compiler, seat._together = first._compiler, Together(first._compiler.table)
+        seat._compiler = first._compiler
+        seat._crew = Crew(first._compiler.setup, first._compiler.table)
         return seat
 
     yield make
@@ -332,7 +333,7 @@ def test_without_a_vocabulary_the_request_is_refused():
     assert run(core, [request("a", json_spec(SCHEMAS[0]))])["a"][1].error_code == 400
 
 
-def test_many_masks_are_filled_by_several_threads(seats):
+def test_many_are_held_at_once(seats):
     core = make_core(seats(), max_seqs=16)
     wanted = [request(f"r{2 * i}", json_spec(SCHEMAS[0]), seed=i) for i in range(16)]
     check(wanted, run(core, wanted))
@@ -380,10 +381,6 @@ class _Spent:
     def accept_many(matchers, tokens):
         del tokens
         return [False] * len(matchers)
-
-    @staticmethod
-    def is_apart(count):
-        return count < 0
 
 
 class _Stuck(_Spent):

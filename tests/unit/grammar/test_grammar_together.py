@@ -5,15 +5,15 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from grammar_kit import EOS, SCHEMAS, TABLE, THINK_END, bits, compiled, json_spec, text_of
+from grammar_kit import EOS, SCHEMAS, TABLE, THINK_END, WIDTH, WIRE, bits, compiled, json_spec, text_of
 
 from octavo.base.errors import UserError
 from octavo.grammar import alone
-from octavo.grammar.aside import Aside
+from octavo.grammar.crew import Crew
+from octavo.grammar.frames import Setup
 from octavo.grammar.guide import BROKEN, Guide
 from octavo.grammar.registry import BACKENDS
 from octavo.grammar.spec import GrammarSpec, Thoughts
-from octavo.grammar.together import Together
 
 ENGINES = [name for name in BACKENDS.names() if find_spec(name) is not None]
 FORMS = [
@@ -73,9 +73,10 @@ def draw(row, free, dice):
     return int(dice.choice(plain or sorted(may)))
 
 
-@pytest.fixture(params=[False, True], ids=["here", "apart"])
-def together(request):
-    made = Together(TABLE, apart=request.param)
+@pytest.fixture
+def together():
+    """As a crew without followers has it: memory for masks is used again."""
+    made = Crew(Setup(WIRE, WIDTH, 1 << 28), TABLE)
     yield made
     made.close()
 
@@ -130,33 +131,3 @@ def test_a_way_goes_on_within_a_character():
         way = whole.closer.close(matcher, 8, 0)
         assert way is not None
         assert matcher.closes(way)
-
-
-def test_masks_begun_ahead_serve_a_step_of_other_guides(together):
-    """Some have ended, some are new, one moved over: each has its own mask all the same."""
-    spec = json_spec(SCHEMAS[1])
-    whole = compiled(spec)
-    guides = [Guide(whole, spec, TABLE, frozenset({EOS}), 80) for _ in range(40)]
-    texts = [b"{", b'{"', b"{ "]
-    vocabulary = TABLE.by_bytes
-    together.fill(guides)
-    together.take(guides, [vocabulary.get(texts[place % 3], ord("{")) for place in range(40)])
-    left = [guides[place] for place in (3, 4, 8, 39, 10)]
-    left[2:2] = [Guide(whole, spec, TABLE, frozenset({EOS}), 80)]
-    masks, single_row = together.fill(left), np.zeros(TABLE.words, dtype=np.int32)
-    for guide, row in zip(left, masks):
-        alone.fill(guide, single_row)
-        assert bits(single_row) == bits(row)
-    again = together.fill(left)  # nothing was taken in between
-    assert (again == masks).all()
-
-
-def test_what_another_thread_raises_comes_out_where_it_is_waited_for():
-    aside = Aside("test")
-    aside.begin(lambda: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        aside.result()
-    aside.begin(lambda: 7)
-    assert aside.result() == 7
-    aside.close()
-    aside.close()

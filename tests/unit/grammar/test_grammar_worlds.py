@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from grammar_kit import EOS, SCHEMAS, WIDTH, WIRE, bits, json_spec
+from grammar_kit import EOS, SCHEMAS, WIDTH, WIRE, bits, json_spec, wait_until
 
 from octavo.base.scores import read
 from octavo.base.specs import KVGroup, KVLayout, KVSpec
@@ -16,9 +16,9 @@ from octavo.engine.core import Core
 from octavo.engine.recovery import STEP_FAILED, Recovery
 from octavo.engine.rest import Rest
 from octavo.grammar import alone
+from octavo.grammar.crew import Crew
 from octavo.grammar.guide import Guide
 from octavo.grammar.spec import RIDER, GrammarSpec, Thoughts, decode_spec, encode_spec
-from octavo.grammar.together import Together
 from octavo.sched.limits import Limits
 from octavo.sched.scheduler import Scheduler
 from octavo.testing.fake_executor import FakeExecutor, fold_model, nearest_allowed
@@ -47,7 +47,19 @@ def compiler():
     seat.shutdown()
 
 
-def make_core(compiler, random):
+@pytest.fixture(scope="module")
+def crew(compiler):
+    """One with followers, who get every guide but the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("octavo.grammar.crew.FEW", 1)
+        made = Crew(compiler.setup, compiler.table, size=2)
+        made.start()
+        wait_until(lambda: all(link.look() or link.backends for link in made._links))
+        yield made
+        made.close()
+
+
+def make_core(compiler, crew, random):
     """A small cache, steps that fail, and whatever else there is to choose."""
     windows = random.choice([(None,), (None,), (6,), (None, 9), (5, None, 11)])
     num_blocks = 1 + len(windows) * int(LONGEST / 4 * random.choice([1.3, 1.6, 2.0, 4.0]))
@@ -64,7 +76,8 @@ def make_core(compiler, random):
     executor = FakeExecutor(WIDTH, fail_steps=failing, max_rows=limits.max_rows)
     executor.start(layout)
     seat = ConstrainedSeat(WIDTH, MAX_LEN, 64)
-    seat._compiler, seat._together = compiler, Together(compiler.table, apart=random.choice([None, True, False]))
+    seat._compiler = compiler
+    seat._crew = random.choice([crew, Crew(compiler.setup, compiler.table)])
     recovery, rest = Recovery(), Rest(executor)
     scheduler = Scheduler(layout, limits, rest.before(recovery.gates))
     return Core(scheduler, executor, random.choice([1, 2, 2, 3]), seat=seat, recovery=recovery, rest=rest)
@@ -150,9 +163,9 @@ def live(core, random):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_no_world_changes_a_token(compiler, seed):
+def test_no_world_changes_a_token(compiler, crew, seed):
     random = Random(seed)
-    core = make_core(compiler, random)
+    core = make_core(compiler, crew, random)
     for wanted, tokens, scores, last in live(core, random).values():
         by_itself = expected(compiler, wanted)
         if by_itself is None:
@@ -169,4 +182,6 @@ def test_no_world_changes_a_token(compiler, seed):
     assert core.stats.kv_usage == 0.0
     assert core.scheduler.board.rows.num_free == core.scheduler._limits.max_rows
     assert not core._seat._guides
-    core._seat._together.close()
+    assert crew._enlisted is not None  # nobody was lost
+    assert not crew._here
+    assert not any(link.guides for link in crew._links)
