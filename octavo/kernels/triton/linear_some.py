@@ -4,10 +4,14 @@ The first lines of the weight that a program will read are asked into the L2 cac
 it (programmatic dependent launch), so that reading memory goes on between kernels; more than the first crowd out what
 is being read. Parts of a split K are left as they are, for the addition and norm that follow to sum.
 
+Some products are the faster for bulk copies (linear_bulk): their shapes say so, and stand before those that take their
+place where the device has none.
+
 Legend: T tokens, K input size, N output features, S parts of K.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -15,6 +19,7 @@ import triton.language as tl
 
 from octavo.kernels.triton.act import gated
 from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, shared_memory, wait_for_inputs
+from octavo.kernels.triton.linear_bulk import BULK, readable, some_tokens_in_bulk, tiles
 
 MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
 _FEATURES = 64  # of a program
@@ -35,6 +40,7 @@ class Shape:
     parts: int  # of K, over programs
     warps: int
     stages: int
+    bulk: bool = False  # read by bulk copies, if the matrices allow it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +56,17 @@ class _Best:
     warps: int = 4
     parts: int = 0  # 0: as many as make up the programs
     least_size: int = 0  # of K
+    bulk: bool = False
 
 
 _WHOLE = (  # by the matrix's numbers
     _Best(16, _ANY, tokens=16, depth=128, stages=6),
     _Best(32, 1 << 25, tokens=32, depth=128, stages=6),
     _Best(64, 1 << 23, tokens=32, depth=128, stages=6),
+    _Best(64, 1 << 25, tokens=64, depth=128, stages=6, bulk=True),
     _Best(64, 1 << 25, tokens=64, depth=128, stages=4),
     _Best(128, 1 << 23, tokens=64, depth=128, stages=4),
+    _Best(256, 1 << 22, tokens=128, depth=128, stages=4, bulk=True),
     _Best(256, 1 << 22, tokens=128, depth=64, stages=4, warps=8),
 )
 _GATED = (  # by the numbers of one of the two
@@ -74,8 +83,11 @@ _PARTS = (  # by features
     _Best(16, 4096, tokens=16, depth=128, stages=6),
     _Best(32, 4096, tokens=32, depth=128, stages=6),
     _Best(64, 1024, tokens=32, depth=128, stages=6),
+    _Best(64, 4096, tokens=64, depth=128, stages=6, bulk=True),
     _Best(64, 4096, tokens=64, depth=128, stages=4),
     _Best(128, 2048, tokens=64, depth=128, stages=4),
+    _Best(256, 1024, tokens=64, depth=64, stages=6, least_size=3072, bulk=True),
+    _Best(256, 1024, tokens=64, depth=128, stages=6, bulk=True),
     _Best(256, 1024, tokens=128, depth=64, stages=4, parts=4, least_size=3072),
     _Best(256, 1024, tokens=64, depth=128, stages=4),
 )
@@ -111,14 +123,15 @@ def _fits(x: torch.Tensor) -> bool:
 
 def _find(table: tuple[_Best, ...], x: torch.Tensor, most: int) -> _Best | None:
     tokens, size = x.shape
-    able = (best for best in table if tokens <= best.most_tokens and most <= best.most and size >= best.least_size)
-    return next(able, None)
+    known = (best for best in table if BULK or not best.bulk)
+    fit = (best for best in known if tokens <= best.most_tokens and most <= best.most and size >= best.least_size)
+    return next(fit, None)
 
 
 def _shape(best: _Best, depth: int, parts: int, *, rows: int) -> Shape | None:
     """With as many of the stages as the device has shared memory for; None: not even two."""
     stages = min(best.stages, shared_memory() // ((rows + best.tokens) * depth * 2))
-    return None if stages < 2 else Shape(_FEATURES, best.tokens, depth, parts, best.warps, stages)
+    return None if stages < 2 else Shape(_FEATURES, best.tokens, depth, parts, best.warps, stages, best.bulk)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -169,25 +182,23 @@ def some_token_linear(
     made = (shape.parts, tokens, features) if split else (tokens, features)
     y = torch.empty(made, dtype=torch.float32 if split else x.dtype, device=x.device)
     grid = (triton.cdiv(features, shape.features), triton.cdiv(tokens, shape.tokens), shape.parts)
-    _some_tokens[grid](
-        x,
-        weight,
-        bias if bias is not None else x,
-        y,
-        tokens,
-        features,
-        x.stride(0),
-        weight.stride(0),
-        MINE=size // shape.parts,
-        FEATURES=shape.features,
-        TOKENS=shape.tokens,
-        DEPTH=shape.depth,
-        STAGES=shape.stages,
-        SPLIT=split,
-        BIAS=bias is not None,
-        ACT=activation,
-        AHEAD=min(size // shape.parts, _AHEAD) // _LINE,
-        num_warps=shape.warps,
+    adds = bias if bias is not None else x
+    options: dict[str, Any] = {
+        "MINE": size // shape.parts,
+        "FEATURES": shape.features,
+        "TOKENS": shape.tokens,
+        "DEPTH": shape.depth,
+        "STAGES": shape.stages,
+        "SPLIT": split,
+        "BIAS": bias is not None,
+        "num_warps": shape.warps,
         **LAUNCH,
-    )
+    }
+    if shape.bulk and activation == "none" and readable(x) and readable(weight):
+        x_tiles, w_tiles = tiles(x, shape.tokens, shape.depth), tiles(weight, shape.features, shape.depth)
+        some_tokens_in_bulk[grid](x_tiles, w_tiles, adds, y, tokens, features, **options)
+        return y
+    ahead = min(size // shape.parts, _AHEAD) // _LINE
+    strides = x.stride(0), weight.stride(0)
+    _some_tokens[grid](x, weight, adds, y, tokens, features, *strides, ACT=activation, AHEAD=ahead, **options)
     return y

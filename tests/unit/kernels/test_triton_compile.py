@@ -160,6 +160,43 @@ several.wait()
 assert len(texts) == 11 and most == [1]  # of one text, one after the other: all but the first will find it
 """
 
+# Products that are read by bulk copies: what is made of tensors without memory is what a true launch looks for, and the
+# stub is made once, when it is known how tiles lie in shared memory.
+BULK = """
+from types import SimpleNamespace
+from triton.backends.nvidia import driver as nvidia
+from triton.runtime import driver
+from octavo.kernels.triton import linear_some
+texts = []
+def compile_module(src, **_):
+    texts.append(src)
+    return SimpleNamespace(launch=None)
+nvidia.compile_module_from_src, nvidia.library_dirs = compile_module, list
+driver.active.launcher_cls = nvidia.CudaLauncher
+
+def products(device, tokens):
+    qkv, o = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for shape in ((4096, 1024), (1024, 2048)))
+    bias = torch.zeros(4096, dtype=torch.bfloat16, device=device)
+    x = torch.zeros((tokens, 1024), dtype=torch.bfloat16, device=device)
+    wide = torch.zeros((tokens, 4096), dtype=torch.bfloat16, device=device)
+    whole, parts = linear_some.shape_whole(x, 4096, gate=False), linear_some.shape_in_parts(wide[:, 2048:], 1024)
+    assert whole.bulk and parts.bulk
+    for added in (None, bias):
+        linear_some.some_token_linear(x, qkv, added, whole)
+    linear_some.some_token_linear(wide[:, 2048:], o, None, parts)
+
+compiler = Compiler(2)
+compiler.note(lambda: products("meta", 256))
+assert compiler.count == 3
+compiler.note(lambda: [products("cpu", tokens) for tokens in (256, 129, 200)])
+assert compiler.count == 3, compiler.count
+compiler.wait()
+assert len(texts) == 3 and all("CUtensorMap" in text for text in texts)
+for *_, kernel in compiler._noted:
+    read = kernel.result().asm["ptx"]
+    assert 0 < read.index("griddepcontrol.wait") < read.index("cp.async.bulk.tensor")
+"""
+
 TOO_LATE = """
 from octavo.base.errors import EngineError
 norm_made = rms_norm
@@ -174,8 +211,8 @@ else:
 
 @pytest.mark.parametrize(
     "code",
-    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, TOO_LATE],
-    ids=["compiled", "under way", "sampling", "large first", "stub", "too late"],
+    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, BULK, TOO_LATE],
+    ids=["compiled", "under way", "sampling", "large first", "stub", "bulk", "too late"],
 )
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)
