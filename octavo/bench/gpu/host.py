@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -53,7 +53,7 @@ class _Step:
     begin: float
     waited: float  # in all, before it
     rows: int
-    tokens: int
+    tokens: Sequence[int]  # of each row
     forward: float = 0.0
     sample: float = 0.0
     read: float = 0.0  # of the result that came while it was the newest step
@@ -73,7 +73,7 @@ class _Meter:
 
     def forward(self, plan: StepPlan) -> None:
         begin = time.perf_counter()
-        self.steps.append(_Step(begin, self.waited, len(plan.rows), plan.total_tokens))
+        self.steps.append(_Step(begin, self.waited, len(plan.rows), plan.num_tokens))
         self._forward(plan)
         self.step.forward = time.perf_counter() - begin
 
@@ -95,7 +95,7 @@ def host_time(executor: Any, run: Callable[[], object], rows: int) -> HostTime:
         run()
     finally:
         del executor.forward, executor.sample
-    pairs = [(step, then) for step, then in pairwise(meter.steps) if step.rows == step.tokens == rows]
+    pairs = [(step, then) for step, then in pairwise(meter.steps) if step.rows == sum(step.tokens) == rows]
     if not pairs:
         raise RuntimeError(f"no step decoded {rows} requests at once")
     whole = [(then.begin - step.begin) - (then.waited - step.waited) for step, then in pairs]

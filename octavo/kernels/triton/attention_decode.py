@@ -22,6 +22,7 @@ from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, wait_for_inputs
 
 TILE = 64
+SHIFT = TILE.bit_length() - 1
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class DecodePlan:
 def deal_tiles(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
     """`DecodePlan.cu_tiles` of rows with visible ``[R]`` tokens; gives `share`."""
     out[0] = 0
-    np.add.accumulate((visible + (TILE - 1)) // TILE, out=out[1:])
+    out[1:] = np.add.accumulate((visible + (TILE - 1)) >> SHIFT)  # far quicker than into numbers of 32 bits
     return max(1, -(-int(out[visible.size]) * num_kv_heads // programs))
 
 
