@@ -86,7 +86,6 @@ _PARTS = (  # by features
     _Best(64, 4096, tokens=64, depth=128, stages=6, bulk=True),
     _Best(64, 4096, tokens=64, depth=128, stages=4),
     _Best(128, 2048, tokens=64, depth=128, stages=4),
-    _Best(256, 1024, tokens=64, depth=64, stages=6, least_size=3072, bulk=True),
     _Best(256, 1024, tokens=64, depth=128, stages=6, bulk=True),
     _Best(256, 1024, tokens=128, depth=64, stages=4, parts=4, least_size=3072),
     _Best(256, 1024, tokens=64, depth=128, stages=4),
