@@ -161,7 +161,7 @@ def test_the_host_time_leaves_the_wait_out():
 
     def run():
         for _ in range(6):
-            executor.forward(SimpleNamespace(rows=[1, 2], total_tokens=2))
+            executor.forward(SimpleNamespace(rows=[1, 2], num_tokens=[1, 1]))
             executor.sample({}).result()
 
     took = host_time(executor, run, 2)
