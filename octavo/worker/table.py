@@ -2,7 +2,8 @@
 
 Owner of the token lines, the block tables and the sampling columns. All that a row has lies in one line of one
 buffer, so a plan's differences are one packed copy, one fill that wipes and one scatter, however many rows they
-touch; a row that comes alone is wiped and copied to where it lies. Nothing is read back. The host keeps only what it needs to lay out a step.
+touch; a row that comes alone is wiped and copied to where it lies. Nothing is read back. The host keeps only what it
+needs to lay out a step.
 """
 
 from collections.abc import Iterator, Sequence
