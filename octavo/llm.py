@@ -30,7 +30,6 @@ from octavo.engine.inproc import InprocClient
 from octavo.engine.interpreter import taking_turns
 from octavo.engine.keywords import engine_config
 from octavo.text.collect import Collector
-from octavo.text.ids import are_numbers
 from octavo.text.load import load_text
 from octavo.text.parse.speech import Wish
 from octavo.text.request import Limits, Prepared, TextProcessor
@@ -379,7 +378,8 @@ class _Progress:
     """The bar: prompts done, tokens a second in and out."""
 
     def __init__(self, total: int, shown: bool) -> None:
-        self._bar = tqdm(total=total, desc="Processed prompts", unit="prompt", disable=not shown)
+        # Even one that shows nothing takes as long to make as a prompt to check.
+        self._bar = tqdm(total=total, desc="Processed prompts", unit="prompt") if shown else None
         self._begin = time.monotonic()
         self._in = self._out = 0
 
@@ -387,7 +387,8 @@ class _Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def came(self, tokens: int) -> None:
         """So many more tokens."""
@@ -395,7 +396,7 @@ class _Progress:
 
     def ended(self, job: _Job) -> None:
         """A sequence of `job` has ended."""
-        if job.left == 0:
+        if self._bar is not None and job.left == 0:
             self._in += len(job.prepared.prompt_tokens)
             seconds = max(time.monotonic() - self._begin, 1e-9)
             speed = f"in {self._in / seconds:.1f} tok/s, out {self._out / seconds:.1f} tok/s"
@@ -417,7 +418,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _prompt_of(prompt: Prompt) -> str | list[int]:
-    """The text or the token ids of one prompt."""
+    """The text or the token ids of one prompt. What is in a list is looked at where ids are checked."""
     if isinstance(prompt, Mapping):
         unknown = set(prompt) - {"prompt", "prompt_token_ids"}
         if unknown:
@@ -427,9 +428,9 @@ def _prompt_of(prompt: Prompt) -> str | list[int]:
         if inner is None or isinstance(inner, Mapping):
             raise UserError("a prompt needs prompt (a string) or prompt_token_ids (a list of integers)")
         prompt = cast(Prompt, inner)
-    if isinstance(prompt, str):
+    if isinstance(prompt, str | list):
         return prompt
-    if are_numbers(prompt) or (_is_list(prompt) and all(type(token) is int for token in prompt)):
+    if _is_list(prompt) and all(type(token) is int for token in prompt):
         return list(cast(Sequence[int], prompt))
     raise UserError("a prompt is a string or a list of token ids")
 

@@ -268,7 +268,7 @@ def test_defaults_come_from_the_model(make):
         (["good", [1, -1]], SamplingParams(), "prompts[1].prompt"),
         (["good", [1, 257]], SamplingParams(), "prompts[1].prompt"),
         (["good", "x" * 5000], SamplingParams(), "prompts[1].prompt"),
-        (["good", [1.5]], SamplingParams(), "prompts[1]"),
+        (["good", [1.5]], SamplingParams(), "prompts[1].prompt"),
         ("good", SamplingParams(temperature=float("nan")), "temperature"),
         ("good", SamplingParams(n=1000), "n"),
         (["good", "more"], [SamplingParams()], "sampling_params"),

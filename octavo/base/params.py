@@ -85,7 +85,8 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     def typed(self) -> "SamplingParams":
         """The same with every value of its field's type: a dict for `structured_outputs` becomes one. What comes over
         HTTP has its types already. Raises UserError naming the field."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields = zip(self.__struct_fields__, msgspec.structs.astuple(self), _DEFAULTS)
+        given = {name: value for name, value, default in fields if value is not default}
         given = {
             name: value.tolist() if hasattr(value, "tolist") else value for name, value in given.items()
         }  # numpy's
@@ -134,6 +135,7 @@ class SamplingParams(Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(self, **changes)
 
 
+_DEFAULTS = msgspec.structs.astuple(SamplingParams())
 _FIELD = re.compile(r"\$\.([\w.\[\]]+)")
 
 # A comparison with NaN is false, so the range test above refuses it, and infinities too.

@@ -6,7 +6,7 @@ are looked at again, so that no path can forget one.
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
@@ -44,11 +44,13 @@ def make_guard(vocab_size: int) -> Guard:
     return guard
 
 
-def _inside(tokens: Sequence[int], vocab_size: int) -> bool:
+def _inside(tokens: list[int], vocab_size: int) -> bool:
     if not tokens:
         return True
     try:
-        return int(np.frombuffer(array("I", tokens), dtype=np.uintc).max()) < vocab_size
+        line = array("I")
+        line.fromlist(tokens)
+        return int(np.frombuffer(line, dtype=np.uintc).max()) < vocab_size
     except OverflowError:  # negative, or more than 32 bits
         return False
 

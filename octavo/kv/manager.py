@@ -5,6 +5,7 @@
     reserve  room for more tokens; frees what sliding windows have passed
     grow     the same for many that need one token each
     commit   make full blocks findable: see below
+    promise  the same a little later, when the step is with the device
     commit_next  the same for many that have filled one each
     uncommit take that back after a failed step
     free     give all back
@@ -26,6 +27,7 @@ from octavo.kv.policy import policy_for
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
 
+PROBES = (1, STRIDE)  # blocks that are looked up before those behind them are hashed
 EVERY_BLOCK = 1 << 40
 """More blocks than any request has: where nobody looks for prefixes, none is ever to be offered."""
 
@@ -46,6 +48,7 @@ class KVManager:
         self.pool = BlockPool(layout.num_blocks, self.index.forget)
         self._offered = 0 if prefix_caching else EVERY_BLOCK  # without anybody's doing
         self._trails = Trails()
+        self._promised: list[tuple[Holding, Sequence[int], int, int, list[int]]] = []
         self.capacity = 0  # over all holdings, shared blocks counted once for each that holds them
 
     # --- facts
@@ -72,13 +75,13 @@ class KVManager:
         limit = (len(tokens) - 1) // size if self.prefix_caching else 0
         if limit <= 0:
             return self.no_match()
-        digests = holding.chain.extend(tokens, min(limit, STRIDE))
-        if limit > STRIDE:
-            # Most long prompts are new: what nobody can have is hashed when it is computed, slice by slice.
-            if self._full is None or self.index.has(self._full, digests[STRIDE - 1]):
-                digests = holding.chain.extend(tokens, limit)
-            else:
-                limit = STRIDE
+        self.settle()
+        # Most prompts are new: what nobody can have is hashed when it is computed, slice by slice.
+        for probe in PROBES:
+            digests = holding.chain.extend(tokens, min(probe, limit))
+            if self._full is not None and probe < limit and not self.index.has(self._full, digests[probe - 1]):
+                limit = probe
+        digests = holding.chain.extend(tokens, limit)
         hit = self.index.longest_hit(digests, limit)
         refs = self.pool.refs
         blocks, num_free = [], 0
@@ -163,10 +166,26 @@ class KVManager:
 
         Returns the blocks that were not findable before, for `uncommit`.
         """
+        found: list[int] = []
+        self.promise(holding, tokens, num_tokens, found)
+        self.settle()
+        return found
+
+    def promise(self, holding: Holding, tokens: Sequence[int], num_tokens: int, found: list[int]) -> None:
+        """`commit` before anybody can tell the difference: the device need not wait for the hashes of a long prompt.
+        What it returns will be added to `found`. The line of tokens may grow meanwhile, and not change."""
         first, last = holding.committed, num_tokens // self.block_size
-        if last <= first:
-            return []
-        holding.committed = last
+        if last > first:
+            holding.committed = last
+            self._promised.append((holding, tokens, first, last, found))
+
+    def settle(self) -> None:
+        """Commit what is promised."""
+        for holding, tokens, first, last, found in self._promised:
+            found += self._commit(holding, tokens, first, last)
+        self._promised.clear()
+
+    def _commit(self, holding: Holding, tokens: Sequence[int], first: int, last: int) -> list[int]:
         digests = holding.chain.extend(tokens, last)
         add, cached = self.index.add, self.pool.cached
         added = []
@@ -180,6 +199,7 @@ class KVManager:
 
     def commit_next(self, holdings: Sequence[Holding], lines: Sequence[Sequence[int]]) -> None:
         """`commit` for many that have each filled one block more: ``lines[i]`` are the tokens of ``holdings[i]``."""
+        self.settle()
         size = self.block_size
         places = [holding.committed for holding in holdings]
         filled = [line[place * size : (place + 1) * size] for line, place in zip(lines, places)]
@@ -194,12 +214,14 @@ class KVManager:
 
     def uncommit(self, blocks: Iterable[int]) -> None:
         """What these blocks should hold was never written, or is in doubt."""
+        self.settle()
         for block in blocks:
             self.index.forget(block)
             self.pool.cached[block] = 0
 
     def free(self, holding: Holding) -> None:
         """Give all blocks back, the last ones first in line for reuse. The holding is empty afterwards."""
+        self.settle()
         self.capacity -= holding.capacity
         for group, table in enumerate(holding.tables):
             self.pool.release(filter(None, reversed(table)))
@@ -209,6 +231,7 @@ class KVManager:
 
     def forget_prefixes(self) -> None:
         """Empty the prefix index. Blocks in use stay with their owners."""
+        self.settle()
         cached, found = self.pool.cached, []
         block = cached.find(1)
         while block >= 0:
@@ -231,6 +254,7 @@ class KVManager:
         for group, policy in self._sliding:
             first, now = holding.first_live[group], policy.first_block(computed)
             if now > first:
+                self.settle()
                 table = holding.tables[group]
                 gone = range(first, min(now, len(table)))
                 self.pool.release(table[gone.start : gone.stop])

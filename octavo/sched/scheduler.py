@@ -134,6 +134,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None if nothing can be computed now: no work, or all of it waits for results."""
         board = self.board
+        board.kv.settle()  # what the step before this promised, now that the device is at work on it
         self._open_gates()
         if board.arrange(self._welcome):
             self._open_gates()
@@ -273,7 +274,7 @@ class Scheduler:
         request.horizon = request.next_horizon()
         sure = min(end, len(request.tokens))
         if sure // kv.block_size > request.holding.committed:
-            draft.committed += kv.commit(request.holding, request.tokens, sure)
+            kv.promise(request.holding, request.tokens, sure, draft.committed)
         request.attention = request.next_attention(kv.block_size)
         return end == known
 

@@ -60,6 +60,8 @@ class Update:
         """Those that run as they did and got one token that ends nothing; and the places of those of them whose last
         full block is to be offered: of all that have one, as soon as somebody's has waited for `LATE`."""
         who, tokens = draft.sampled, result.tokens
+        if draft.starts:  # each has something to be told
+            return np.zeros(len(who), dtype=np.bool_), NOWHERE
         columns = self._board.ledger.columns
         wait = max(1, self._board.kv.block_size // LATE)
         left = columns[ATTENTION].take(who.rows) - draft.places  # 1: it ends or fills a block now, less: it filled one

@@ -5,6 +5,7 @@ While nobody comes or goes, plans carry the very same columns, and what was made
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from octavo.base.plan import StepPlan
 from octavo.worker.staging import Longs
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True)
 class Lineup:
     """R rows, of which S are sampled."""
 
@@ -22,7 +23,6 @@ class Lineup:
     query_start: Longs  # [R + 1]
     sample: Longs  # [S]
     sampled_rows: Longs  # [S]
-    seats: Longs  # of the table's rows, as far as the last one in the step: where each stands, -1 for nowhere
     total: int  # tokens
     mixed: bool  # some row has several tokens, or is not sampled
     fresh: bool  # a row alone, of which nothing was computed before
@@ -35,9 +35,14 @@ class Lineup:
         np.cumsum(counts, out=query_start[1:])
         total = int(query_start[-1])
         mixed = not total == rows.size == sample.size
-        seats = np.full(int(rows.max(initial=-1)) + 1, -1, dtype=np.int64)
-        seats[rows] = np.arange(rows.size)
-        return cls(columns, rows, counts, query_start, sample, rows[sample], seats, total, mixed, _is_fresh(plan))
+        return cls(columns, rows, counts, query_start, sample, rows[sample], total, mixed, _is_fresh(plan))
+
+    @cached_property
+    def seats(self) -> Longs:
+        """Of the table's rows, as far as the last one in the step: where each stands, -1 for nowhere."""
+        seats = np.full(int(self.rows.max(initial=-1)) + 1, -1, dtype=np.int64)
+        seats[self.rows] = np.arange(self.rows.size)
+        return seats
 
     def is_of(self, plan: StepPlan) -> bool:
         """Whether the plan has the very columns that this was made of, which never change."""

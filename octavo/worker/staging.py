@@ -55,6 +55,16 @@ class Stager:
         data[:] = values
         device.copy_(host, non_blocking=True)
 
+    def lay(self, runs: Sequence[tuple[torch.Tensor, Ints]]) -> None:
+        """Copy arrays, each of any length, into their places in device memory; enqueued, no waiting."""
+        index, at = self._free(sum([values.size for _, values in runs])), 0
+        host, data = self._hosts[index], self._datas[index]
+        for device, values in runs:
+            end = at + values.size
+            data[at:end] = values
+            device.copy_(host[at:end], non_blocking=True)
+            at = end
+
     def guard(self, event: Event) -> None:
         """What was sent up to now has left the host once `event` has passed."""
         for index in self._unguarded:

@@ -2,7 +2,8 @@
 
 Owner of the token lines, the block tables and the sampling columns. All that a row has lies in one line of one
 buffer, so a plan's differences are one packed copy, one fill that wipes and one scatter, however many rows they
-touch; nothing is read back. The host keeps only what it needs to lay out a step.
+touch; a row that comes alone is wiped and copied to where it lies. Nothing is read back. The host keeps only what it
+needs to lay out a step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,12 +85,15 @@ class RequestTable:
         """
         if not plan.added and not plan.new_blocks:
             return
-        self._check(plan)
+        blocks = [self._checked_blocks(added) for added in plan.added]
+        if len(plan.added) == 1 and not plan.new_blocks:
+            self._lay_alone(plan.added[0], blocks[0])
+            return
         more = [self._more_blocks(new) for new in plan.new_blocks]
-        spans = [span for added in plan.added for span in self._spans(added)]
+        spans = [span for added, groups in zip(plan.added, blocks) for span in self._spans(added, groups)]
         whole = [span for span in spans if span[1].size >= LONG]
         more += [(np.arange(at, at + values.size), values) for at, values in spans if values.size < LONG]
-        places, values = (_joined(each) for each in zip(*more))
+        places, values = (_joined(each) for each in zip(*(more or _NOTHING)))
         sent = [longs(places), values, longs([added.row for added in plan.added]), *(values for _, values in whole)]
         index, fresh, wiped, *runs = self._stager.send(sent)
         if plan.added:
@@ -97,6 +101,11 @@ class RequestTable:
         self._flat.index_copy_(0, index.view(torch.int64), fresh)
         for (at, values), run in zip(whole, runs):
             self._flat[at : at + values.size].copy_(run)
+
+    def _lay_alone(self, added: AddedRow, blocks: Sequence[Longs]) -> None:
+        """A copy for each of its runs: a scatter would have to be told where each number goes."""
+        self.lines[added.row].zero_()
+        self._stager.lay([(self._flat[at : at + values.size], values) for at, values in self._spans(added, blocks)])
 
     def write(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Put one token ``[S]`` into each row's line, 0 for one below it: rows, positions int64 ``[S]``."""
@@ -106,39 +115,44 @@ class RequestTable:
         """The tokens at these places, int32 ``[n]``: rows, positions int64 ``[n]``."""
         return self._flat.index_select(0, rows * self.stride + positions)
 
-    def _check(self, plan: StepPlan) -> None:
-        for added in plan.added:
-            if not 0 <= added.row < self.max_rows:
-                raise EngineError(f"row {added.row} is outside the table of {self.max_rows}")
-            if not 0 < len(added.tokens) <= self.width:
-                raise EngineError(f"row {added.row} has {len(added.tokens)} tokens, the table holds {self.width}")
-            self._check_blocks(added.row, added.blocks)
-
-    def _check_blocks(self, row: int, blocks: Sequence[Sequence[int]]) -> None:
-        if len(blocks) != self.num_groups:
-            raise EngineError(f"row {row} has blocks for {len(blocks)} groups, the model has {self.num_groups}")
-        for group in blocks:
-            if len(group) > self.max_blocks:
+    def _checked_blocks(self, added: AddedRow) -> list[Longs]:
+        """The blocks of each group. Raises EngineError for a row that the table cannot take."""
+        row = added.row
+        if not 0 <= row < self.max_rows:
+            raise EngineError(f"row {row} is outside the table of {self.max_rows}")
+        if not 0 < len(added.tokens) <= self.width:
+            raise EngineError(f"row {row} has {len(added.tokens)} tokens, the table holds {self.width}")
+        if len(added.blocks) != self.num_groups:
+            raise EngineError(f"row {row} has blocks for {len(added.blocks)} groups, the model has {self.num_groups}")
+        groups = [np.array(blocks, dtype=np.int64) for blocks in added.blocks]
+        for blocks in groups:
+            if blocks.size > self.max_blocks:
                 raise EngineError(f"row {row} has more than the {self.max_blocks} blocks of the table")
-            if group and not 0 <= min(group) <= max(group) < self.num_blocks:
+            if int(blocks.view(np.uint64).max(initial=0)) >= self.num_blocks:  # a negative number is a very large one
                 raise EngineError(f"row {row} has a block outside the pool of {self.num_blocks}")
+        return groups
 
-    def _spans(self, added: AddedRow) -> Iterator[tuple[int, Ints]]:
-        """What goes into a row's line, and from which place of the flat buffer on. Ids that no embedding has become
-        0 and spoil the row."""
+    def _spans(self, added: AddedRow, groups: Sequence[Longs]) -> Iterator[tuple[int, Ints]]:
+        """What goes into a row's line, and from which place of the flat buffer on."""
         line = added.row * self.stride
-        tokens = np.asarray(added.tokens, dtype=np.int64)
-        spoiled = int(tokens.min()) < 0 or int(tokens.max()) >= self.vocab_size
+        self.num_prompt[added.row] = added.num_prompt
+        yield line, self._sound(added)
+        columns = pack(added.sampling, added.num_prompt)
+        yield line + self._columns_at, np.concatenate((columns, groups[0]), dtype=np.int32, casting="unsafe")
+        for group, blocks in enumerate(groups[1:], 1):
+            if blocks.size:
+                yield line + self.blocks_at + group * self.max_blocks, blocks.astype(np.int32)
+
+    def _sound(self, added: AddedRow) -> Ints:
+        """Its token ids. Those that no embedding has become 0 and spoil the row."""
+        tokens = np.asarray(added.tokens)
+        unsigned = tokens.view(f"u{tokens.itemsize}")  # a negative number is a very large one
+        spoiled = int(unsigned.max()) >= self.vocab_size
         if spoiled:
-            tokens = np.where((tokens >= 0) & (tokens < self.vocab_size), tokens, 0)
+            tokens = np.where(unsigned < self.vocab_size, tokens, 0)
         self.spoiled[added.row] = spoiled
         self.any_spoiled = spoiled or (self.any_spoiled and bool(self.spoiled.any()))
-        self.num_prompt[added.row] = added.num_prompt
-        yield line, tokens.astype(np.int32)
-        yield line + self._columns_at, pack(added.sampling, added.num_prompt)
-        for group, blocks in enumerate(added.blocks):
-            if blocks:
-                yield line + self.blocks_at + group * self.max_blocks, np.array(blocks, dtype=np.int32)
+        return tokens.astype(np.int32)
 
     def checked(self, new: NewBlocks) -> Longs:
         """Its rows, groups, places and blocks ``[4, n]``. Raises EngineError for what the table does not have."""
@@ -159,3 +173,6 @@ class RequestTable:
 
 def _joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+_NOTHING = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))]

@@ -66,7 +66,7 @@ def test_a_whole_prompt_is_never_hit() -> None:
     assert kv.match(kv.hold("salt"), TOKENS[:9]).num_tokens == 0
 
 
-def test_of_a_long_prompt_that_nobody_began_only_the_first_stride_is_hashed() -> None:
+def test_of_a_long_prompt_that_nobody_began_only_the_first_block_is_hashed() -> None:
     base = list(range(4 * 3 * STRIDE + 1))
     for windows, known in (((None,), False), ((6, None), False), ((6,), False), ((None,), True)):
         kv = make(windows, num_blocks=400)
@@ -75,7 +75,7 @@ def test_of_a_long_prompt_that_nobody_began_only_the_first_stride_is_hashed() ->
         holding = kv.hold()
         match = kv.match(holding, base)
         assert match.num_blocks == (3 * STRIDE if known else 0)
-        assert len(holding.chain.digests) == (STRIDE if None in windows and not known else 3 * STRIDE)
+        assert len(holding.chain.digests) == (1 if None in windows and not known else 3 * STRIDE)
     # Half of the first stride is known: found without more.
     kv = make(num_blocks=400)
     fill(kv, base[: 2 * STRIDE])
@@ -185,3 +185,21 @@ def test_many_that_fill_one_block_each_offer_what_they_would_one_by_one() -> Non
         found.append(([holding.committed for holding in holdings], [hit.blocks for hit in hits], bytes(kv.pool.cached)))
     assert found[0] == found[1]
     assert found[0][0] == [2] * 4
+
+
+def test_a_promise_is_kept_before_anybody_can_tell() -> None:
+    kv = make()
+    first, found = kv.hold(), []
+    grant = kv.open(first, kv.match(first, TOKENS[:9]), 9)
+    assert grant is not None
+    kv.promise(first, TOKENS, 9, found)
+    assert first.committed == 2
+    assert not found
+    assert not len(kv.index)
+    assert kv.match(kv.hold(), TOKENS[:9]).num_tokens == 8
+    assert found == first.tables[0][:2]
+    kv.promise(first, TOKENS, 12, found)
+    kv.free(first)
+    assert kv.match(kv.hold(), TOKENS[:13]).num_tokens == 12
+    kv.uncommit(found)
+    assert kv.match(kv.hold(), TOKENS[:13]).num_tokens == 0
