@@ -1,14 +1,10 @@
 """Ctrl-C between steps, never inside one: a step that is cut in half would leave the worker in an unknown state."""
 
-# `signal` looks each handler up among names, which takes as long as a request's checks.
-import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-_SIGINT = int(signal.SIGINT)
 
 Check = Callable[[], None]
 """Raises KeyboardInterrupt if Ctrl-C came since."""
@@ -33,11 +29,11 @@ def deferred_interrupt() -> Iterator[Check]:
         asked = True
 
     ours = threading.current_thread() is threading.main_thread()
-    if not ours or _signal.getsignal(_SIGINT) is not signal.default_int_handler:
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield check
         return
-    before = _signal.signal(_SIGINT, note)
+    before = signal.signal(signal.SIGINT, note)
     try:
         yield check
     finally:
-        _signal.signal(_SIGINT, before)
+        signal.signal(signal.SIGINT, before)
