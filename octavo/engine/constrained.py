@@ -18,7 +18,7 @@ from octavo.engine.seat import Review
 from octavo.grammar.alone import take
 from octavo.grammar.base import Words
 from octavo.grammar.closing import Compiled
-from octavo.grammar.compiler import Compiler
+from octavo.grammar.compiler import Compiler, no_end
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
 from octavo.grammar.spec import RIDER, GrammarSpec, decode_spec
@@ -183,7 +183,7 @@ class ConstrainedSeat:
         if spec.must_end:
             shortest = guide.shortest
             if shortest is None:
-                raise UserError("structured output: no text was found that fits the constraint", param=spec.param)
+                raise no_end(spec)
             if shortest > limit:
                 raise UserError(
                     f"structured output: the shortest text that fits the constraint needs {shortest} tokens; "
