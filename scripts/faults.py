@@ -26,7 +26,8 @@ HEAD = """# What Octavo survives
 Made by `python scripts/faults.py`, which runs `tests/faults` and writes down what came of it. A drill lets one thing go
 wrong, run after run under other seeds, and holds each time what is promised: every stream to the token, no block left
 in use, no process left over. *Held* counts the runs that did, of those that were asked for; a drill ends at its first
-failure. *Recovered* is the time from the fault until work went on (median, worst).
+failure, or when its time is over (`--minutes`). *Recovered* is the time from the fault until work went on (median,
+worst).
 
 How it works: a supervisor in the API process owns the engine's process. When it ends, for whatever reason, the next is
 started with sockets and a key of its own, so that nothing the last one said can reach it; open requests go on there
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument(
         "--runs", type=int, default=20, help="seeded runs a drill; five times as many of the quick ones"
     )
+    parser.add_argument("--minutes", type=float, default=0.0, help="after which a drill begins no further run; 0: none")
     parser.add_argument("--model", default="", help="a real model's file, for the drills M")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes of soak; 0: none")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page from the last results")
@@ -90,12 +92,13 @@ def run(asked: argparse.Namespace, results: Path) -> int:
     environment = {
         **os.environ,
         "OCTAVO_FAULTS_RUNS": str(asked.runs),
+        "OCTAVO_FAULTS_MINUTES": str(asked.minutes or "inf"),
         "OCTAVO_FAULTS_RESULTS": str(results),
         "OCTAVO_FAULTS_MODEL": str(Path(asked.model).resolve()) if asked.model else "",
         "OCTAVO_SOAK_MINUTES": str(asked.soak),
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "pytest", "tests/faults", "-q", "--timeout", "1800"]
+    command = [sys.executable, "-m", "pytest", "tests/faults", "-q", "--timeout", "10000"]
     command += [] if asked.soak else ["--deselect", "tests/faults/test_faults_soak.py::test_soak"]
     command += ["-k", asked.k] if asked.k else []
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

@@ -17,7 +17,7 @@ from octavo.base.wire import EngineRequest, TokenOutput, Vocabulary
 from octavo.engine.seat import Review
 from octavo.grammar.alone import take
 from octavo.grammar.compiled import Compiled
-from octavo.grammar.compiler import Compiler
+from octavo.grammar.compiler import Compiler, no_end
 from octavo.grammar.crew import Anyone, Crew
 from octavo.grammar.guide import Guide
 from octavo.grammar.registry import choices
@@ -203,7 +203,7 @@ class ConstrainedSeat:
         if spec.must_end:
             shortest = guide.shortest
             if shortest is None:
-                raise UserError("structured output: no text was found that fits the constraint", param=spec.param)
+                raise no_end(spec)
             if shortest > limit:
                 raise UserError(
                     f"structured output: the shortest text that fits the constraint needs {shortest} tokens; "

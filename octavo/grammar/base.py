@@ -115,7 +115,8 @@ class Grammar(Protocol):
 
 
 class Backend(Protocol):
-    """A grammar engine over one vocabulary; made by its registry entry with a `VocabularyTable`."""
+    """A grammar engine over one vocabulary; made by its registry entry with a `VocabularyTable`, and with `brief` where
+    constraints are tried out: then it is there sooner, and may take longer over a mask."""
 
     def refusal(self, form: Form) -> str | None:
         """Why it cannot enforce this form exactly, as far as is seen without compiling."""

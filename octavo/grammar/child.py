@@ -15,7 +15,8 @@ import msgspec
 import octavo
 from octavo.base.errors import Overloaded, Unavailable, UserError
 from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
-from octavo.grammar.spec import GrammarSpec
+from octavo.grammar.registry import CHOOSY
+from octavo.grammar.spec import UNSEEN, GrammarSpec
 
 TRIES = 4  # of a constraint: whatever ends the process, it is not a constraint, which is tried in a fork of it
 LOADED_S = 1.0  # of it that are left at least to one that an engine was loaded for
@@ -61,7 +62,9 @@ class Child:
         with self._lock:
             life, loaded = self._life, backend in self._loaded
         if not loaded:
-            verdict = self._ask(backend, spec, time.monotonic() + LOAD_TIMEOUT_S, life, glance=True)
+            verdict = Verdict()
+            if spec.kind in UNSEEN or backend in CHOOSY:
+                verdict = self._ask(backend, spec, time.monotonic() + LOAD_TIMEOUT_S, life, glance=True)
             if verdict.error is None:
                 verdict = self._load(backend, life)
             if verdict.error is not None:

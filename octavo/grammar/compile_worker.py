@@ -16,11 +16,11 @@ from collections import deque
 import msgspec
 
 from octavo.base.errors import UserError
-from octavo.grammar.fork import ENOUGH_CPU_S, Fork, answer_to, die_with_parent
+from octavo.grammar.fork import ENOUGH_CPU_S, OWN_NICENESS, Fork, answer_to, be_nice, die_with_parent
 from octavo.grammar.frames import STARVED_S, Broken, Job, Setup, Verdict, read_frame, write_all
 from octavo.grammar.workshop import Workshop
 
-OWN_NICENESS = 5  # of this process once an engine is loaded, for which somebody may be waiting
+FIRST_S = 1.0  # after an engine is loaded, in which constraints come that have waited for it
 PLACES = 4  # that compute at once
 IDLE = 2  # that are kept for the next
 TURN_S = 0.05
@@ -39,6 +39,7 @@ class Yard:
         self._forks: list[Fork] = []
         self._old: set[Fork] = set()  # that lack an engine which was loaded since
         self._turn_s = 0.0
+        self._humble_s = 0.0  # when this process is to give way to others; 0: it does, or has nothing to do it for
 
     def serve(self) -> None:
         """Until the stream ends, which raises Broken."""
@@ -64,7 +65,7 @@ class Yard:
                 gc.collect()
                 gc.freeze()  # what is there now stays shared with the forks
                 self._old = set(self._forks)
-                os.nice(max(0, OWN_NICENESS - os.nice(0)))
+                self._humble_s = time.monotonic() + FIRST_S
             self._say(answer_to(job, Verdict()))
         except UserError as error:
             self._say(answer_to(job, Verdict(error=error.message, refused=True)))
@@ -77,11 +78,16 @@ class Yard:
             due += [self._waiting[0].deadline_s + STARVED_S, *(fork.began + WHILE_S for fork in busy)]
         if len(busy) > PLACES:
             due.append(self._turn_s)
+        if self._humble_s:
+            due.append(self._humble_s)
         return max(TURN_S / 2, min(due) - time.monotonic()) if due else None
 
     def _arrange(self) -> None:
         """End those whose time is over, begin those that wait, and let all have their turns."""
         now = time.monotonic()
+        if 0 < self._humble_s <= now:
+            self._humble_s = 0.0
+            be_nice(OWN_NICENESS)
         for fork in self._busy:
             # One that a busy machine has given next to nothing is let go on.
             if now > fork.deadline_s and fork.cpu_s >= ENOUGH_CPU_S:

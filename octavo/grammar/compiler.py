@@ -5,8 +5,6 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from msgspec.structs import replace
-
 from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
@@ -31,6 +29,11 @@ class Passing(Exception):
     def __init__(self, error: UserError) -> None:
         super().__init__()
         self.error = error
+
+
+def no_end(spec: GrammarSpec) -> UserError:
+    """The refusal of a constraint for which no whole text is known."""
+    return UserError("structured output: no text was found that fits the constraint", param=spec.param)
 
 
 class Compiler:
@@ -59,7 +62,7 @@ class Compiler:
 
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
         """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
-        key = replace(spec, after=(), thoughts=None, finish_within_budget=True, min_tokens=0)
+        key = spec.alone
         known = self.cache.get(key)
         if known is not None:
             return _done(known)
@@ -101,6 +104,8 @@ class Compiler:
         for name in choices(spec.backend):
             verdict = self.child.judge(name, spec, deadline_s)
             if verdict.error is None:
+                if spec.must_end and verdict.opening is None:
+                    raise no_end(spec)
                 return self._build(name, verdict)
             first = first or verdict
             # Of expressions and grammars the first engine knows all that can be enforced.

@@ -17,7 +17,8 @@ import msgspec
 from octavo.grammar.frames import PATIENCE_S, STARVED_S, Answer, Job, Verdict, frame, read_frame, write_all
 from octavo.grammar.workshop import TOO_LARGE, Workshop, address_space
 
-NICENESS = 5  # more than that of the process it comes from
+OWN_NICENESS = 5  # of the process it comes from, once those have begun that waited for an engine
+NICENESS = 5  # more than that
 CPU_S = 0.6  # ten times what the worst of benchmarks/schemas.jsonl takes
 ENOUGH_CPU_S = 0.1  # with less it was not the constraint's fault
 KEPT_CPU_S = 0.05  # of one constraint, after which its fork goes too, with whatever it has piled up
@@ -169,6 +170,11 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def be_nice(niceness: int) -> None:
+    """Give way to others at least so far."""
+    os.nice(max(0, niceness - os.nice(0)))
+
+
 def _live(workshop: Workshop, job: Job, descriptor: int, parent: int, inherited: int) -> None:
     """The fork's own life. Never returns."""
     try:
@@ -189,6 +195,7 @@ def _live(workshop: Workshop, job: Job, descriptor: int, parent: int, inherited:
             if dear:
                 os._exit(0)
             job = jobs.decode(read_frame(descriptor))
+            be_nice(OWN_NICENESS + NICENESS)  # whoever it began for, this one has not waited for an engine
     finally:
         os._exit(1)
 

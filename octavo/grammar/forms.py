@@ -21,6 +21,7 @@ from octavo.grammar.spec import (
     MAX_MARKER_CHARS,
     MAX_MARKERS,
     MAX_REGEX_CHARS,
+    UNSEEN,
     GrammarSpec,
 )
 
@@ -31,7 +32,7 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 def check_shape(spec: GrammarSpec) -> None:
     """What is cheap to see: sizes, JSON, keywords. Raises UserError whose `param` is the place at fault."""
-    if spec.kind in ("grammar", "structural_tag"):
+    if spec.kind in UNSEEN:
         _check_markers(spec, spec.param)
         _check_size(spec.source, spec.param)
         _check_size(spec.around, spec.param)

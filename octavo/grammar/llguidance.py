@@ -15,6 +15,9 @@ from octavo.grammar.vocabulary import VocabularyTable
 MAX_MESSAGE = 300
 MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how long each may be
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
+# Tokens whose masks are known wherever a string goes on for so long. Each slice of the vocabulary takes a sixth of what
+# the library needs to begin; without any, a search in vain takes ten times as long.
+SLICE = r'[^"\\\x00-\x1F\x7F]{1,30}'
 STRICT = {"lenient": False, "coerce_one_of": False}
 # Bounds of one mask and of one lexer, in the library's units; about 15 ms and 200 MB at worst.
 LIMITS = LLParserLimits(
@@ -52,12 +55,14 @@ class _Source:
 class LLGuidance:
     """See grammar/base.py's Backend."""
 
-    def __init__(self, vocabulary: VocabularyTable) -> None:
+    def __init__(self, vocabulary: VocabularyTable, *, brief: bool = False) -> None:
         self._vocabulary = vocabulary
+        self._slices = [SLICE] if brief else None  # None: the library's own, of which this is one
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        return LLTokenizer(TokenizerWrapper(_Source(self._vocabulary)), eos_token=self._ends)
+        source = TokenizerWrapper(_Source(self._vocabulary))
+        return LLTokenizer(source, eos_token=self._ends, slices=self._slices)
 
     @property
     def _ends(self) -> list[int]:

@@ -15,6 +15,7 @@ BACKENDS = Registry(
 
 ORDER = ("llguidance", "xgrammar")
 ALIASES = {"guidance": "llguidance"}  # vLLM's names
+CHOOSY = ("xgrammar",)  # that see by the form alone what they refuse
 REMOVED = ("outlines", "lm-format-enforcer")  # vLLM has these; asked for, the best engine here serves
 
 

@@ -7,8 +7,12 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
+
+UNSEEN: tuple[Kind, ...] = ("grammar", "structural_tag")
+"""Kinds of which the text side looks at the sizes only."""
 
 RIDER = "grammar"
 """The name under which a spec rides in `EngineRequest.riders`, and a step's masks in the executor's riders."""
@@ -63,6 +67,13 @@ class GrammarSpec(Struct, frozen=True, array_like=True):
     def must_end(self) -> bool:
         """Whether the output has to be whole, however few tokens it may have."""
         return self.finish_within_budget and not self.optional
+
+    @property
+    def alone(self) -> "GrammarSpec":
+        """What it is compiled by: without what comes before it. It must end if it is refused where no end is known."""
+        ends = self.must_end and self.insist
+        plain = replace(self, after=(), thoughts=None, optional=False, insist=True)
+        return replace(plain, finish_within_budget=ends, min_tokens=0)
 
 
 def encode_spec(spec: GrammarSpec) -> bytes:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ def without(token: int) -> int:
     """What is left of a full word of a mask, an int32, when the token's bit is taken out."""
     bit = token & 31
     return ~(1 << bit) if bit < 31 else 0x7FFFFFFF
+
+
+def _has(bits: int, place: int) -> bool:
+    return bool(bits >> place & 1)
 
 
 class VocabularyTable:
@@ -44,11 +48,11 @@ class VocabularyTable:
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
         """Plain tokens by what they stand for; of equals the lowest id."""
-        special = set(self.special)
-        found: dict[bytes, int] = {}
-        for token, text in enumerate(self.tokens):
-            if text and token not in special:
-                found.setdefault(text, token)
+        texts = self.tokens.copy()
+        for token in self.special:
+            texts[token] = b""
+        found = dict(zip(reversed(texts), reversed(range(self.width))))
+        found.pop(b"", None)
         return found
 
     @cached_property
@@ -149,15 +153,15 @@ class VocabularyTable:
     @cached_property
     def _lengths(self) -> dict[bytes, tuple[int, ...]]:
         """How many bytes the tokens have that begin with these HEAD, the most first."""
-        found: dict[bytes, set[int]] = {}
+        found: dict[bytes, int] = {}
+        known = found.get
         for text in self.by_bytes:
-            if HEAD <= len(text) <= MOST_BYTES:
-                found.setdefault(text[:HEAD], set()).add(len(text))
-        shared: dict[frozenset[int], tuple[int, ...]] = {}
-        return {
-            head: shared.setdefault(frozenset(lengths), tuple(sorted(lengths, reverse=True)))
-            for head, lengths in found.items()
-        }
+            length = len(text)
+            if HEAD <= length <= MOST_BYTES:
+                head = text[:HEAD]
+                found[head] = known(head, 0) | 1 << length
+        shared = {bits: tuple(filter(partial(_has, bits), range(MOST_BYTES, 0, -1))) for bits in set(found.values())}
+        return {head: shared[bits] for head, bits in found.items()}
 
     def greedy(self, text: bytes) -> list[int] | None:
         """Tokens of `text`, the longest first at each place; None if some byte has no token."""

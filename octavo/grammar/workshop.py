@@ -106,7 +106,7 @@ class Workshop:
 
     def _backend(self, name: str) -> Backend:
         if name not in self._backends:
-            self._backends[name] = BACKENDS.get(name)(self._table)
+            self._backends[name] = BACKENDS.get(name)(self._table, brief=True)
         return self._backends[name]
 
 

@@ -60,7 +60,8 @@ _NAME_KEYWORDS = {"pattern", "minLength", "maxLength", "type"}
 class XGrammar:
     """See grammar/base.py's Backend. The library is imported when first needed, which is seldom."""
 
-    def __init__(self, vocabulary: VocabularyTable) -> None:
+    def __init__(self, vocabulary: VocabularyTable, *, brief: bool = False) -> None:
+        del brief
         self._vocabulary = vocabulary
 
     @cached_property

@@ -6,6 +6,7 @@ a space as U+2581 and single bytes as ``<0x0A>``. Any other decoder gives no tab
 
 import json
 import re
+from itertools import accumulate, pairwise
 from typing import Any
 
 from tokenizers import AddedToken
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
+MANY = 2048  # tokens that are converted in one go
 
 
 def _stand_ins() -> dict[str, int]:
@@ -56,11 +58,26 @@ class Pieces(dict[int, bytes]):
             self[token] = value
         return value
 
-    def fill(self) -> None:
-        """Work out all tokens at once, which is quicker than one by one."""
-        for text, token in self._backend.get_vocab(with_added_tokens=True).items():
-            if token not in self:
-                self[token] = self._convert(text)
+    def listed(self, count: int) -> list[bytes]:
+        """All tokens with ids below `count`, worked out together: far quicker than one by one. Nothing is kept."""
+        name = self._backend.id_to_token
+        found: list[bytes] = []
+        for start in range(0, count, MANY):
+            found += self._converted([name(token) or "" for token in range(start, min(start + MANY, count))])
+        for token, value in dict(self).items():  # the added ones are not written in stand-ins
+            if token < count:
+                found[token] = value
+        return found
+
+    def _converted(self, texts: list[str]) -> list[bytes]:
+        if not self._byte_level:
+            return [self._convert(text) for text in texts]
+        try:
+            data = "".join(texts).translate(_TO_LATIN).encode("latin-1")
+        except UnicodeEncodeError:
+            return [self._convert(text) for text in texts]
+        ends = [0, *accumulate(map(len, texts))]  # one byte for each character
+        return [data[start:end] for start, end in pairwise(ends)]
 
     def _convert(self, text: str) -> bytes:
         if self._byte_level:

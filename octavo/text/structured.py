@@ -3,6 +3,7 @@ whether a constraint can be enforced."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -68,12 +69,14 @@ def vocabulary_of(tokenizer: Tokenizer) -> Callable[[], Vocabulary] | None:
         return None
 
     @cache
+    def found() -> Vocabulary:
+        tokens = pieces.listed(tokenizer.vocab_size)
+        return Vocabulary(tokens, special=sorted(tokenizer.special_ids), ends=list(tokenizer.eos_ids))
+
+    lock = Lock()
+
     def tell() -> Vocabulary:
-        pieces.fill()
-        return Vocabulary(
-            tokens=[tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
-            special=sorted(tokenizer.special_ids),
-            ends=list(tokenizer.eos_ids),
-        )
+        with lock:  # of two that come at once, each would work it all out
+            return found()
 
     return tell

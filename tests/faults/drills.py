@@ -2,7 +2,7 @@
 
 What came of it goes to the file that OCTAVO_FAULTS_RESULTS names, one JSON line a drill; scripts/faults.py makes
 docs/reliability.md of them. OCTAVO_FAULTS_RUNS says how many runs a drill has; one whose runs take less than a second
-has five times as many.
+has five times as many. None begins another run when it has gone on for OCTAVO_FAULTS_MINUTES.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 RUNS = int(os.environ.get("OCTAVO_FAULTS_RUNS", "1"))
+MINUTES = float(os.environ.get("OCTAVO_FAULTS_MINUTES", "inf"))
 RESULTS = os.environ.get("OCTAVO_FAULTS_RESULTS", "")
 MODEL = os.environ.get("OCTAVO_FAULTS_MODEL", "")
 """A model's file for the drills that want a real one."""
@@ -39,9 +40,12 @@ class Drill:
     def seeds(self, *, cheap: bool = False, most: int = 1000) -> Iterator[Random]:
         """One generator a run. `most`: where a run takes minutes."""
         self.wanted = min(5 * RUNS if cheap and RUNS > 1 else RUNS, most)
+        end = time.monotonic() + 60 * MINUTES
         for seed in range(self.wanted):
             yield Random(seed)
             self.runs += 1
+            if time.monotonic() > end:
+                break
 
 
 @contextmanager
@@ -51,7 +55,7 @@ def drill(id: str, what: str, promise: str) -> Iterator[Drill]:
     verdict = "failed"
     try:
         yield one
-        one.runs = one.wanted = one.runs or 1
+        one.runs = one.runs or 1
         verdict = "held"
     finally:
         if verdict == "failed" and one.wanted:

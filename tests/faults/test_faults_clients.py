@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -14,19 +16,32 @@ from faults_clients import ask_raw, asking, idlers, nonsense, percentile, vanish
 from faults_server import FAKE, Client, begun, bodies, quiet, serving, whole
 
 
-async def test_clients_that_vanish_stall_and_talk_nonsense() -> None:
+@asynccontextmanager
+async def watched() -> AsyncIterator[tuple[Client, Callable[[], int]]]:
+    """A server, and how many files it has open beyond those of its start; in the end there are none."""
     limits = {"send_timeout": 2.0, "body_gap_timeout": 3.0, "header_timeout": 3.0}  # more than a busy loop takes here
-    async with serving(fake={**FAKE, "num_blocks": 8000}, limits=limits) as client:
-        asked = bodies(Random(5), 6, 120)
-        want = await whole(client, asked)
+    # With room for all that stall at once: they are cut off together, not two by two.
+    room = {"num_blocks": 8000, "max_num_seqs": 300, "max_num_batched_tokens": 300}
+    async with serving(fake={**FAKE, **room}, limits=limits) as client:
+        await whole(client, bodies(Random(5), 6, 120))
         await quiet(client)
         files = psutil.Process(client.server.process.pid).num_fds
         baseline = files()
-        with drill(
-            "F10 vanish",
-            "1000 clients that reset at once, at every stage of a request; 200 after the first run",
-            "all blocks and sockets back",
-        ) as d:
+        yield client, lambda: files() - baseline
+        await quiet(client)
+        await client.session.close()  # our own idle connections
+        end = time.monotonic() + 5
+        while files() > baseline:
+            assert time.monotonic() < end, f"{files()} files, {baseline} before"
+            await asyncio.sleep(0.05)
+
+
+async def test_clients_that_vanish() -> None:
+    what = "1000 clients that reset at once, at every stage of a request; 200 after the first run"
+    with drill("F10 vanish", what, "all blocks and sockets back") as d:
+        async with watched() as (client, _):
+            asked = bodies(Random(5), 6, 120)
+            want = await whole(client, asked)
             for random in d.seeds():
                 tasks, _ = await begun(client, asked, 6)
                 victims = []
@@ -40,30 +55,38 @@ async def test_clients_that_vanish_stall_and_talk_nonsense() -> None:
                     vanish(sock)
                 assert await asyncio.gather(*tasks) == want
                 d.recovered.append(await quiet(client))
-        with drill(
-            "F10 stall",
-            "4 clients that do not read their megabytes, 4 that read a byte a second, 20 that stop within a request",
-            "cut off, blocks back, streams beside them whole",
-        ) as d:
-            for random in d.seeds(most=20):
-                held = files()
-                body = random.choice(asked)
-                hung, slow = await holding(client, random, body)
+
+
+async def test_clients_that_stall() -> None:
+    what = "4 clients that do not read their megabytes, 4 that read a byte a second, 20 that stop within a request"
+    with drill("F10 stall", what, "cut off, blocks back, streams beside them whole") as d:
+        async with watched() as (client, files):
+            asked = bodies(Random(5), 6, 120)
+            want = await whole(client, asked)
+            for random in d.seeds():
+                held = max(0, files())
+                hung, slow = await holding(client, random, random.choice(asked))
                 sips = asyncio.create_task(sip(slow))
-                await asyncio.sleep(0.2)
-                assert [await client.streamed(each) for each in asked] == want
+                streams = []
+                for each in asked:  # they begin at every stage of it
+                    await asyncio.sleep(random.random() * 0.5)
+                    streams.append(asyncio.create_task(client.streamed(each)))
+                assert await asyncio.gather(*streams) == want
                 with d.timed():
                     await quiet(client, 60.0)
                     end = time.monotonic() + 15
-                    while files() > max(held, baseline) + 3:  # they hold on; the server does not
+                    while files() > held + len(asked) + 3:  # they hold on; the server does not
                         assert time.monotonic() < end, f"{files()} files, {held} before"
                         await asyncio.sleep(0.05)
                 sips.cancel()
                 for sock in hung + slow:
                     sock.close()
-        with drill(
-            "F12", "malformed bodies beside 64 checked streams", "4xx for each, neighbours unchanged, no restart"
-        ) as d:
+
+
+async def test_clients_that_talk_nonsense() -> None:
+    promise = "4xx for each, neighbours unchanged, no restart"
+    with drill("F12", "malformed bodies beside 64 checked streams", promise) as d:
+        async with watched() as (client, _):
             asked = bodies(Random(6), 64, 120)
             want = await whole(client, asked)
             for random in d.seeds():
@@ -72,12 +95,6 @@ async def test_clients_that_vanish_stall_and_talk_nonsense() -> None:
                 assert all(400 <= status < 500 for status in answers), answers
                 assert await asyncio.gather(*tasks) == want
             assert await client.metric("octavo:engine_restarts_total") == 0
-        await quiet(client)
-        await client.session.close()  # our own idle connections
-        end = time.monotonic() + 5
-        while files() > baseline:
-            assert time.monotonic() < end, f"{files()} files, {baseline} before"
-            await asyncio.sleep(0.05)
 
 
 async def holding(

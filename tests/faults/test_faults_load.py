@@ -60,19 +60,22 @@ async def test_five_times_what_it_can_do() -> None:
     what = f"requests come five times as fast as they can be served, for {SECONDS:.0f} s"
     promise = "95% of the best throughput, 429 with Retry-After for the rest in 100 ms (median), no 5xx"
     with drill("L1", what, promise) as d:
-        async with serving(fake=FAKE) as client:
-            best = Load(client)
-            await best.at_capacity()
-            most = best.goodput
-            await quiet(client)
-            load = Load(client)
-            await load.beyond()
-            share, refusal = load.goodput / most, statistics.median(load.refusals)
-            d.note = (
-                f"{share:.0%} of {most:.1f} a second; {len(load.statuses)} asked, {len(load.refusals)} refused"
-                f" after {refusal * 1000:.0f} ms; the slowest served after {max(load.waits):.1f} s"
-            )
-            await quiet(client)
-        assert set(load.statuses) == {200, 429}
-        assert share >= 0.95
-        assert refusal < 0.1
+        found: list[tuple[float, float]] = []
+        for _ in d.seeds():
+            async with serving(fake=FAKE) as client:
+                best = Load(client)
+                await best.at_capacity()
+                most = best.goodput
+                await quiet(client)
+                load = Load(client)
+                await load.beyond()
+                found.append((load.goodput / most, statistics.median(load.refusals)))
+                share, refusal = min(each[0] for each in found), max(each[1] for each in found)
+                d.note = (
+                    f"{share:.0%} of {most:.1f} a second; {len(load.statuses)} asked, {len(load.refusals)} refused"
+                    f" after {refusal * 1000:.0f} ms; the slowest served after {max(load.waits):.1f} s"
+                )
+                await quiet(client)
+            assert set(load.statuses) == {200, 429}
+            assert share >= 0.95
+            assert refusal < 0.1

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import psutil
 import pytest
-from drills import MODEL, drill
+from drills import MODEL, Drill, drill
 from faults_clients import asking, idlers, percentile, vanish
 from faults_server import Client, gone, quiet, serving
 
@@ -56,7 +56,7 @@ async def test_a_real_model_goes_on(number: int) -> None:
     with drill(f"M1 {name}", what, "no error, texts as without it; weights from the page cache") as d:
         async with AsyncExitStack() as stack:
             same = total = 0
-            for random in d.seeds(most=25 if number == signal.SIGKILL else 5):
+            for random in d.seeds():
                 if d.runs % 4 == 0:  # more restarts within ten minutes would end it
                     await stack.aclose()
                     client = await stack.enter_async_context(serving(COMMAND))
@@ -92,39 +92,48 @@ async def test_idle_connections_beside_a_real_model() -> None:
         "/health answers with a p99 under 50 ms, streams go on at 90% of their rate at least, their texts unchanged"
     )
     with drill("M3", what, promise) as d:
-        async with serving([*COMMAND, "--header-timeout", "300"]) as client:
-            name = await name_of(client)
-            bodies = [{**body, "max_tokens": 96, "ignore_eos": True} for body in asked(name) if len(body) == 4]
-            bodies = (bodies * 8)[:8]
-            want, _ = await round_of(client, bodies)
-            server = psutil.Process(client.server.process.pid)
-            before = server.num_fds()
-            waits: list[float] = []
-            enough = asyncio.Event()
-            alone = max([(await round_of(client, bodies))[1] for _ in range(4)])
-            asks = asyncio.create_task(asking(client, waits, enough))
-            idle = await idlers(client, count)
-            rates = []
-            for _ in range(4):
-                found, rate = await round_of(client, bodies)
-                assert found == want
-                rates.append(rate)
-            enough.set()
-            await asks
-            assert server.num_fds() > before + count - 32  # all are there, but for a few of our own
-            late = percentile(waits, 0.99) * 1000
+        found: list[tuple[float, float, float]] = []
+        for _ in d.seeds():
+            async with serving([*COMMAND, "--header-timeout", "300"]) as client:
+                found.append(await beside_idle(client, count, d))
+            late, worst = (max(column) for column in list(zip(*found))[:2])
+            share = min(each[2] for each in found)
             d.note = (
-                f"/health p99 {late:.0f} ms, worst {max(waits) * 1000:.0f} ms as they come, {len(waits)} asked;"
-                f" best of four rounds {max(rates):.0f} tokens a second, {alone:.0f} without them"
+                f"/health p99 {late * 1000:.0f} ms, worst {worst * 1000:.0f} ms as they come; best of four rounds"
+                f" {share:.0%} of the best of four without them"
             )
-            for sock in idle:
-                vanish(sock)
-            with d.timed():
-                async with asyncio.timeout(5):
-                    while server.num_fds() > before + 16:
-                        await asyncio.sleep(0.02)
-            assert late < 50
-            assert max(rates) > 0.9 * alone
+            assert late < 0.05
+            assert share > 0.9
+
+
+async def beside_idle(client: Client, count: int, d: Drill) -> tuple[float, float, float]:
+    """How long /health took, p99 and worst, and the streams' rate as a share of the one without the connections. Rounds
+    with and without them take turns, so that both meet the same machine."""
+    bodies = [{**body, "max_tokens": 96, "ignore_eos": True} for body in asked(await name_of(client)) if len(body) == 4]
+    bodies = (bodies * 8)[:8]
+    want, _ = await round_of(client, bodies)
+    server = psutil.Process(client.server.process.pid)
+    before = server.num_fds()
+    waits: list[float] = []
+    with_them, alone = [], []
+    for _ in range(4):
+        alone.append((await round_of(client, bodies))[1])
+        enough = asyncio.Event()
+        asks = asyncio.create_task(asking(client, waits, enough))
+        idle = await idlers(client, count)
+        results, rate = await round_of(client, bodies)
+        with_them.append(rate)
+        assert results == want
+        enough.set()
+        await asks
+        assert server.num_fds() > before + count - 32  # all are there, but for a few of our own
+        for sock in idle:
+            vanish(sock)
+        with d.timed():
+            async with asyncio.timeout(5):
+                while server.num_fds() > before + 16:
+                    await asyncio.sleep(0.02)
+    return percentile(waits, 0.99), max(waits), max(with_them) / max(alone)
 
 
 async def test_a_real_model_leaves_no_process() -> None:

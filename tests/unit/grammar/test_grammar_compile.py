@@ -14,11 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 from grammar_kit import SCHEMAS, WIDTH, WIRE, json_spec
+from msgspec.structs import replace
 
 from octavo.base.errors import Overloaded, UserError
 from octavo.grammar import compile_worker, fork, frames
 from octavo.grammar import compiler as compiler_module
 from octavo.grammar.cache import ByteCache
+from octavo.grammar.child import Child
 from octavo.grammar.compiler import Compiler
 from octavo.grammar.forms import check_shape, check_spec
 from octavo.grammar.frames import Verdict
@@ -420,3 +422,59 @@ def test_a_crowd_that_comes_first_builds_an_engine_once(monkeypatch):
     finally:
         compiler.close()
     assert Unlocked.built == 1
+
+
+def test_a_constraint_whose_end_is_not_known_needs_no_engine(compiler, monkeypatch):
+    """A request that insists on an end is refused by the verdict alone; one that does not gets its constraint."""
+    monkeypatch.setattr(compiler, "_build", lambda *_: pytest.fail("built"))
+    endless = json_spec({"type": "array", "minItems": 10**9})
+    with pytest.raises(UserError, match="no text was found") as caught:
+        compiler.submit(replace(endless, param="tools")).result(60)
+    assert caught.value.param == "tools"
+    monkeypatch.undo()
+    for spec in (replace(endless, finish_within_budget=False), replace(endless, insist=False)):
+        assert compiler.submit(spec).result(60).opening is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "spec", "glances"),
+    [
+        ("llguidance", GOOD, 0),
+        ("llguidance", GrammarSpec("grammar", 'start: "a"'), 1),
+        ("xgrammar", GOOD, 1),
+    ],
+)
+def test_only_what_nobody_has_looked_at_is_looked_at_before_an_engine_is_loaded(monkeypatch, backend, spec, glances):
+    asked = []
+
+    def ask(_backend, spec, _deadline_s, _life, *, glance=False):
+        asked.append("glance" if glance else "load" if spec is None else "try")
+        return Verdict()
+
+    child = Child(frames.Setup(WIRE, WIDTH, 1 << 20))
+    monkeypatch.setattr(child, "_ask", ask)
+    for _ in range(2):
+        child.judge(backend, spec, 0.0)
+    assert asked == ["glance"] * glances + ["load", "try", "try"]
+
+
+def test_a_fork_gives_way_from_its_second_constraint_on():
+    """Its first may have waited for an engine."""
+    code = """import os, msgspec
+from types import SimpleNamespace
+from octavo.grammar import fork
+from octavo.grammar.frames import Answer, Job, Verdict
+workshop = SimpleNamespace(run=lambda job: Verdict(error=str(os.nice(0))))
+kept = fork.Fork(workshop, Job(1, "any"), os.dup(2))
+said = []
+for number in (2, 3):
+    while not (answer := kept.hear()):
+        pass
+    said.append(int(msgspec.msgpack.decode(answer[fork.LENGTH :], type=Answer).verdict.error))
+    while not kept.is_idle:
+        kept.hear()
+    assert kept.give(Job(number, "any"))
+own = os.nice(0)
+first = min(19, own + fork.NICENESS)
+assert said == [first, min(19, max(first, fork.OWN_NICENESS + fork.NICENESS))], said"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=20)

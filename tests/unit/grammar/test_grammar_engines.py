@@ -15,11 +15,12 @@ from octavo.grammar.registry import BACKENDS, choices
 from octavo.grammar.spec import GrammarSpec
 
 
-@pytest.fixture(scope="module", params=BACKENDS.names())
+@pytest.fixture(scope="module", params=[*BACKENDS.names(), *(f"{name} brief" for name in BACKENDS.names())])
 def engine(request):
-    if find_spec(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    return BACKENDS.get(request.param)(TABLE)
+    name, _, brief = request.param.partition(" ")
+    if find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    return BACKENDS.get(name)(TABLE, brief=bool(brief))
 
 
 LANGUAGES = [

@@ -1,7 +1,9 @@
 """Incremental text: equal to the whole, no half characters, no half emoji, nothing of the prompt."""
 
 import re
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from octavo.text.detokenize import TableCharacters, WindowCharacters, characters
 from octavo.text.graphemes import MAX_HELD, EmojiGuard
+from octavo.text.pieces import bytes_table
+from octavo.text.structured import vocabulary_of
 from octavo.text.tokenizer import Tokenizer, from_gguf
 
 BYTE_LEVEL = Tokenizer(train_backend(400))
@@ -142,3 +146,40 @@ def test_window_and_table_agree(text: str) -> None:
     tokens = BYTE_LEVEL.encode(text)
     table, window = TableCharacters(BYTE_LEVEL), WindowCharacters(BYTE_LEVEL)
     assert table.feed(tokens) + table.flush() == window.feed(tokens) + window.flush() == BYTE_LEVEL.decode(tokens)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SPACED])
+def test_all_tokens_at_once_are_what_each_is(tokenizer: Tokenizer) -> None:
+    assert tokenizer.pieces is not None
+    count = tokenizer.vocab_size + 3
+    known = dict(tokenizer.pieces)
+    listed = tokenizer.pieces.listed(count)
+    assert tokenizer.pieces == known
+    assert listed == [tokenizer.token_bytes(token) for token in range(count)]
+
+
+def test_tokens_that_are_not_written_in_stand_ins_are_what_each_is() -> None:
+    backend = Backend(models.BPE({"a": 0, "Ġb": 1, "é": 2, "犬": 3, "\x01": 4}, []))
+    backend.decoder = decoders.ByteLevel()
+    pieces = bytes_table(backend)
+    assert pieces is not None
+    assert pieces.listed(6) == [b"a", b" b", b"\xe9", "犬".encode(), b"\x01", b""]
+    assert pieces.listed(6) == [pieces[token] for token in range(6)]
+
+
+def test_a_vocabulary_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell, calls = vocabulary_of(BYTE_LEVEL), []
+    assert tell is not None
+    assert BYTE_LEVEL.pieces is not None
+    listed = BYTE_LEVEL.pieces.listed
+
+    def slow(count: int) -> list[bytes]:
+        calls.append(count)
+        time.sleep(0.05)
+        return listed(count)
+
+    monkeypatch.setattr(BYTE_LEVEL.pieces, "listed", slow)
+    with ThreadPoolExecutor(4) as threads:
+        told = list(threads.map(lambda _: tell(), range(4)))
+    assert len(calls) == 1
+    assert all(each is told[0] for each in told)
