@@ -183,12 +183,13 @@ def test_thoughts_before_every_form_are_cut_at_their_bound_whatever_the_schedule
 def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in(seats):
     """With two steps in flight free and constrained requests both get a token in each."""
     core = make_core(seats(), depth=2)
-    core.add(request("warm", json_spec({"type": "object"}), max_tokens=4))
+    spec = json_spec({"type": "object"}, finish_within_budget=False)
+    core.add(request("warm", spec, max_tokens=4))
     run(core, [])
     before = core.executor.steps
     free, held = (
         request("free", max_tokens=30),
-        request("held", json_spec({"type": "object"}, finish_within_budget=False), max_tokens=30, seed=3),
+        request("held", spec, max_tokens=30, seed=3),
     )
     order = []
     executor, take = core.executor, core._seat.review

@@ -15,8 +15,9 @@ from test_golden import WRITERS
 
 from octavo.base.wire import Vocabulary
 from octavo.grammar import alone
-from octavo.grammar.closing import Closer, Compiled
+from octavo.grammar.closing import Closer
 from octavo.grammar.closings import closings
+from octavo.grammar.compiled import Recipe, build
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -76,7 +77,7 @@ def begun(name: str, special: bool, spec: GrammarSpec) -> Guide:
     table = engine._vocabulary
     spec = replace(spec, finish_within_budget=False)
     return Guide(
-        Compiled(engine.compile(check_spec(spec)), Closer(table, closings(table)), None, 0),
+        build(Recipe("llguidance", check_spec(spec), closings(table), None), engine, table),
         spec,
         table,
         frozenset({EOS}),
@@ -211,7 +212,7 @@ def test_a_call_ends_whole_if_there_was_room_when_it_began(name: str, mode: Any)
     grammar, known = engine.compile(form), closings(table, form.hints, longest=form.longest)
     opening = Closer(table, known).shortest(grammar.matcher())
     assert opening is not None
-    compiled = Compiled(grammar, Closer(table, known.opened(table, opening), opening), opening, 0)
+    compiled = build(Recipe("llguidance", form, known.opened(table, opening), opening), engine, table)
     names = {token: mark for mark, token in ids.items()}
     for seed in range(8):
         chance = random.Random(seed)

@@ -23,8 +23,8 @@ from octavo.engine.batch import BatchRunner
 from octavo.engine.inproc import InprocClient
 from octavo.engine.resolve import resolve
 from octavo.grammar import alone
-from octavo.grammar.closing import Closer, Compiled
 from octavo.grammar.closings import closings
+from octavo.grammar.compiled import Recipe, build
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
@@ -239,8 +239,8 @@ def test_strict_holds_only_once_a_call_has_begun(special: bool) -> None:
     terms = Terms({mark: 257 + number for number, mark in enumerate(marks)}, [256])
     choice = Choice("auto", ("now",), strict=True)
     spec = calls_grammar(tool_parser("hermes"), ToolSchemas(TOOLS), choice, None, False, None, terms)
-    grammar = LLGuidance(table).compile(check_spec(spec))
-    guide = Guide(Compiled(grammar, Closer(table, closings(table)), None, 0), spec, table, frozenset([256]), 500)
+    compiled = build(Recipe("llguidance", check_spec(spec), closings(table), None), LLGuidance(table), table)
+    guide = Guide(compiled, spec, table, frozenset([256]), 500)
     row = np.zeros(table.words, dtype=np.int32)
 
     def allowed() -> set[int]:
