@@ -188,9 +188,9 @@ def test_which_products_are_read_by_bulk_copies(monkeypatch) -> None:
         return [*large, *small, shape_whole(x, 12_288, gate=True)]
 
     monkeypatch.setattr(linear_some, "BULK", True)
-    one, two, shallow = BULK[0], BULK_PARTS[0], BULK_PARTS[1]
+    one, two = BULK[0], BULK_PARTS[0]
     assert shapes(64)[:3] == shapes(33)[:3] == [one, two, two]
-    assert shapes(256)[3:6] == [BULK[1], two, shallow]
+    assert shapes(256)[3:6] == [BULK[1], two, two]
     for tokens in (16, 32):
         assert not any(shape is not None and shape.bulk for shape in shapes(tokens))
     assert not any(shape is not None and shape.bulk for shape in shapes(64)[3:])
