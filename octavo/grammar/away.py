@@ -14,13 +14,12 @@ from octavo.grammar.rows import OWN
 
 AWAKE_S = 0.0005
 ANSWER_S = 2.0  # the longest that one waits for an answer to a step's order; they take less than a millisecond
-BEGIN_S = 10.0  # and for a guide to be there
 
 
 class Away:
     """A guide that a follower has, until it comes `here`."""
 
-    __slots__ = ("_failure", "_make", "begun", "here", "link", "number", "param", "since_s", "tokens")
+    __slots__ = ("_failure", "_make", "begun", "here", "link", "number", "param", "refused", "since_s", "tokens")
 
     def __init__(
         self, link: "Link", number: int, param: str | None, make: Callable[[], Guide], tokens: Sequence[int]
@@ -30,6 +29,7 @@ class Away:
         self.number = number
         self.param = param
         self.begun = False
+        self.refused = False  # the follower cannot make it
         self.since_s = time.monotonic()
         self.here: Guide | None = None
         self.tokens = list(tokens)
@@ -84,12 +84,10 @@ class Link:
             self._left.append(guide.number)
             self._filled.pop(guide.number, None)
 
-    def look(self, guide: Away | None = None) -> None:
-        """Hear what it has said unasked, perhaps of a guide that is to be made."""
+    def look(self) -> None:
+        """Hear what it has said unasked."""
         while self._poll.poll(0):
             self._hear()
-        if guide is not None and not guide.begun and time.monotonic() - guide.since_s > BEGIN_S:
-            raise Broken("a guide was not made")
 
     def take(self, guides: Sequence[Away], tokens: list[int], first: int | None) -> None:
         """Order it; `stood` is due. `first`: the row where masks belong from, if it is known."""
@@ -165,19 +163,13 @@ class Link:
         match answer:
             case Ready(backends):
                 self.backends = backends
-            case Begun(number, there):
-                self._begun(number, there)
+            case Begun(number, there) if number in self.guides:
+                guide = self.guides[number]
+                guide.begun, guide.refused = there, not there
             case Filled(failures) if self._owed is not None:
                 _fail(self._owed, failures)
                 self._owed = None
         return answer
-
-    def _begun(self, number: int, there: bool) -> None:
-        guide = self.guides.get(number)
-        if guide is not None and not there:
-            raise Broken("a guide could not be made")
-        if guide is not None:
-            guide.begun = True
 
 
 def _fail(guides: Sequence[Away], failures: dict[int, str]) -> None:

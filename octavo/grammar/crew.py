@@ -9,6 +9,7 @@ all its guides are made anew here and take again what they had taken.
 import itertools
 import logging
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 FEW = 4  # guides that one process has sooner done than others have begun
 MOST_FOLLOWERS = 6
 STARTS = 3
+BEGIN_S = 1.0  # for a follower to make a guide, which may have to wait for dear ones; then it stays here
 
 Anyone = Guide | Away
 
@@ -106,9 +108,13 @@ class Crew:
         if isinstance(guide, Guide) or guide.begun or guide.here is not None:
             return True
         try:
-            guide.link.look(guide)
+            guide.link.look()
         except Broken as error:
             self._lose(error)
+            return True
+        if guide.refused or time.monotonic() - guide.since_s > BEGIN_S:
+            guide.link.leave(guide)
+            self._here.add(guide.come(alone.take))
         return guide.begun or guide.here is not None
 
     def remove(self, guide: Anyone) -> None:

@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 from grammar_kit import EOS, SCHEMAS, TABLE, WIDTH, WIRE, bits, compiled, json_spec, wait_until
+from msgspec.structs import replace
 
 from octavo.grammar import alone, away
 from octavo.grammar.away import Away
@@ -204,6 +205,26 @@ def test_who_leaves_before_it_was_made_leaves_nothing(crew, recipes):
     walks = begin(crew, recipes, 7, 1)
     while walks:
         walks = step(crew, walks)
+
+
+def test_a_guide_that_a_follower_is_slow_to_make_stays_here(crew, recipes, monkeypatch):
+    begin(crew, recipes, 3, 0)
+    monkeypatch.setattr("octavo.grammar.crew.BEGIN_S", -1.0)
+    walks = begin(crew, recipes, 6, 1)
+    assert sum(isinstance(walk.guide, Away) and walk.guide.here is not None for walk in walks) > 1
+    while walks:
+        walks = step(crew, walks)
+    assert crew._starts == 1  # nobody was lost
+
+
+def test_a_guide_that_a_follower_cannot_make_stays_here(crew, recipes):
+    begin(crew, recipes, 3, 0)
+    strange = replace(recipes[1], recipe=replace(recipes[1].recipe, form=replace(recipes[1].recipe.form, text="{")))
+    guide = crew.add(Guide(recipes[1], SPECS[1], TABLE, ENDS, LIMIT), strange, SPECS[1], ENDS, LIMIT, [])
+    guide._make = lambda: Guide(recipes[1], SPECS[1], TABLE, ENDS, LIMIT)
+    wait_until(lambda: crew.has_begun(guide))
+    assert guide.here is not None
+    assert not guide.begun
 
 
 def test_followers_are_for_cores_to_spare():
