@@ -75,6 +75,7 @@ class Crew:
             try:
                 self._shared = self._shared or self._share()
                 self._enlisted = Enlisted(self._size, self._shared, self._setup)
+                log.info("%d processes will help to follow constraints", self._size)
             except OSError as error:
                 self._lose(error)
 
