@@ -26,8 +26,7 @@ HEAD = """# What Octavo survives
 Made by `python scripts/faults.py`, which runs `tests/faults` and writes down what came of it. A drill lets one thing go
 wrong, run after run under other seeds, and holds each time what is promised: every stream to the token, no block left
 in use, no process left over. *Held* counts the runs that did, of those that were asked for; a drill ends at its first
-failure, or when its time is over (`--minutes`). *Recovered* is the time from the fault until work went on (median,
-worst).
+failure, or when its time is over. *Recovered* is the time from the fault until work went on (median, worst).
 
 How it works: a supervisor in the API process owns the engine's process. When it ends, for whatever reason, the next is
 started with sockets and a key of its own, so that nothing the last one said can reach it; open requests go on there

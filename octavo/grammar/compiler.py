@@ -5,6 +5,8 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from msgspec.structs import replace
+
 from octavo.base.errors import UserError
 from octavo.base.wire import Vocabulary
 from octavo.grammar.base import Backend, Form
@@ -63,7 +65,7 @@ class Compiler:
     def submit(self, spec: GrammarSpec) -> "Future[Compiled]":
         """The compiled constraint, at once if it is known. The future raises UserError for what is refused."""
         key = spec.alone
-        known = self.cache.get(key)
+        known = self._known(key)
         if known is not None:
             return _done(known)
         with self._lock:
@@ -82,6 +84,14 @@ class Compiler:
             self._later.cancel()
         self.child.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _known(self, key: GrammarSpec) -> Compiled | UserError | None:
+        """Where an end is known, it makes no difference whether it is insisted on."""
+        found = self.cache.get(key)
+        if found is None:
+            other = self.cache.get(replace(key, finish_within_budget=not key.finish_within_budget))
+            found = other if isinstance(other, Compiled) and other.opening is not None else None
+        return found
 
     def _forget(self, key: GrammarSpec) -> None:
         with self._lock:

@@ -478,3 +478,10 @@ own = os.nice(0)
 first = min(19, own + fork.NICENESS)
 assert said == [first, min(19, max(first, fork.OWN_NICENESS + fork.NICENESS))], said"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=20)
+
+
+def test_where_an_end_is_known_nobody_who_does_not_insist_on_it_waits(compiler):
+    for name, first in (("insisted", True), ("not insisted", False)):
+        spec = json_spec({"type": "object", "properties": {name: {}}})
+        made = compiler.submit(replace(spec, finish_within_budget=first)).result(60)
+        assert compiler.submit(replace(spec, finish_within_budget=not first)).result(0) is made
