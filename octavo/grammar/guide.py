@@ -20,6 +20,7 @@ from octavo.grammar.vocabulary import VocabularyTable
 GAVE_UP = "the constraint became too complex to follow"
 BROKEN = "a token does not fit the constraint"
 STUCK = "the constraint has come to a place where nothing can follow and nothing may end"
+ROOMY = 16  # tokens more than the known way takes
 ENDLESS = 1 << 40  # tokens to spare, without a budget
 
 
@@ -269,7 +270,7 @@ class Guide:
         """Find a plan for where the token has led. The old plan stays if there is none short enough."""
         old, left = self._plan, self._left
         if self._free or old is None or len(old) > left or not self._matcher.closes(old):
-            found = self._way(left, 0 if old is not None else PATIENT, row)
+            found = self._way(left, PATIENT if old is None else left - len(old) >= ROOMY, row)
             if found is None or len(found) > left:
                 return False
             self._plan = found
@@ -278,14 +279,16 @@ class Guide:
 
     def _way(self, left: int, patience: int, row: "Words | None" = None) -> list[int] | None:
         """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
-        without one the output may end unfinished. Where one is, a token is lost for which none is found."""
+        without one the output may end unfinished. Where one is, a token is lost for which none is found: it is worth
+        some as long as there is room for much."""
         if self._free:
             return self._opening()
         closer = self._compiled.closer
         found = closer.resume(self._matcher, self._last_way, left, row)
-        if found is None:
-            matcher, last = self._matcher, self._last_way
-            found = closer.close(matcher, left, patience) if patience else closer.follow(matcher, last, left)
+        if found is None and self._plan is not None:
+            found = closer.follow(self._matcher, self._last_way, left)
+        if found is None and patience:
+            found = closer.close(self._matcher, left, patience)
         if found:  # in as few tokens as can be: where there is room for no more of them, nothing longer fits
             found = self._last_way = closer.repacked(self._matcher, found)
         return found

@@ -22,8 +22,9 @@ def tighten(row: Words, vocabulary: VocabularyTable, place: int, way: Sequence[i
         _clear(row, vocabulary, way, LEADS)
     elif is_value(place) and text.startswith(b'"'):
         row &= vocabulary.quotes
-        if len(text) > 1 and not _may_merge(vocabulary, way, 1):
+        if len(text) > 1 and not _fits(vocabulary, way, 1):
             row &= ~vocabulary.bare_quotes
+        _clear(row, vocabulary, way, LEADS[:1])
     elif not is_outside(place) and b"\\" not in text:
         _clear(row, vocabulary, way, LEADS[:1])
 
@@ -36,19 +37,28 @@ def _kept(vocabulary: VocabularyTable, text: bytes) -> Words:
 
 
 def _clear(row: Words, vocabulary: VocabularyTable, way: Sequence[int], leads: Sequence[bytes]) -> None:
-    """Take out tokens that are a start of the way's first, behind one of the leads."""
+    """Take out tokens that are a start of the way's first, behind one of the leads, where there is no room for what the
+    rest of the text takes then."""
     words, known, text = row.data, vocabulary.by_bytes, vocabulary.tokens[way[0]]
     for cut in range(1, len(text)):
         found = [token for lead in leads if (token := known.get(lead + text[:cut])) is not None]
         found = [token for token in found if words[token >> 5] >> (token & 31) & 1]
-        if found and not _may_merge(vocabulary, way, cut):
+        if found and not _fits(vocabulary, way, cut):
             for token in found:
                 words[token >> 5] &= without(token)
 
 
+def _fits(vocabulary: VocabularyTable, way: Sequence[int], cut: int) -> bool:
+    """Whether what is left of the way's text behind `cut` bytes takes no more tokens than the way behind its first."""
+    if not _may_merge(vocabulary, way, cut):
+        return False
+    rest = vocabulary.greedy(vocabulary.text(way)[cut:])
+    return rest is not None and len(rest) < len(way)
+
+
 def _may_merge(vocabulary: VocabularyTable, way: Sequence[int], cut: int) -> bool:
-    """Whether what is left of the way's first token behind `cut` bytes goes on into the next in one token: then the
-    text may be as short, cut otherwise."""
+    """Whether what is left of the way's first token behind `cut` bytes goes on into the next in one token: else the
+    text cannot be as short, cut otherwise."""
     left = vocabulary.tokens[way[0]][cut:]
     found = vocabulary.greedy(left + vocabulary.text(way[1:2]))
     return found is None or len(vocabulary.tokens[found[0]]) > len(left)

@@ -230,6 +230,37 @@ def test_whatever_just_fits_is_left_as_it_is(schema, more):
             assert alone.take(guide, token) == token
 
 
+@pytest.mark.parametrize("room", [24, 30, 42, 66])
+def test_where_there_is_room_for_much_the_dearer_alternative_is_said(room):
+    """A date instead of null, begun in the token that ends the name: its end is found by a longer search only."""
+    date = {"anyOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]}
+    item = {"properties": {"n": {"type": "integer"}, "d": date}, "required": ["n", "d"], "additionalProperties": False}
+    spec = json_spec({"type": "array", "items": {"type": "object", **item}, "minItems": 1})
+    said = [*b'[{"n":1,"d', TABLE.by_bytes[b'":"'], *b"2024"]
+    guide = Guide(compiled(spec), spec, TABLE, frozenset({EOS}), room + 10)
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    for token in said:
+        alone.fill(guide, row)
+        assert alone.take(guide, token) == token
+
+
+def test_where_room_is_tight_a_start_of_what_comes_is_drawn_only_if_the_rest_fits():
+    spec = json_spec({"type": "object", "properties": {"a": {"enum": ["bcab", "c"]}}, "required": ["a"]})
+    whole = compiled(spec)
+    text, known = b'{"a":"bcab"}', TABLE.by_bytes
+    way = TABLE.greedy(text)
+    guide = Guide(whole, spec, TABLE, frozenset({EOS}), len(way))
+    row = np.zeros(TABLE.words, dtype=np.int32)
+    begun = next(place for place in range(len(way)) if TABLE.text(way[place:]).startswith(b"bcab"))
+    for token in way[:begun]:
+        alone.fill(guide, row)
+        assert alone.take(guide, token) == token
+    guide._plan = way[begun:]
+    alone.fill(guide, row)
+    assert known[b"bc"] in bits(row)
+    assert known[b"b"] not in bits(row)
+
+
 def test_a_way_that_never_turns_back():
     """What is forced, a choice that is all there is, and the rest of a known text."""
     schema = {"type": "object", "properties": {"k": {"enum": ["aware", "bored", "north", "noise"]}}, "required": ["k"]}
