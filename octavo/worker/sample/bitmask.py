@@ -28,8 +28,8 @@ def laid_masks(platform: Platform, rows: int, vocab_size: int) -> Laid:
 
 
 class BitMask:
-    """Reads a rider ``(rows [K] int32, masks [K, ceil(V / 32)] int32)``: indexes into the sampled rows, and for each
-    a bit a token, set where the token may be drawn.
+    """Reads a rider ``(rows [K] int32, masks [K, ceil(V / 32)] int32)``: indexes into the sampled rows in any order,
+    and for each a bit a token, set where the token may be drawn.
 
     Masks lie in memory of `Worker.host_memory` and stay as they are until the step's result is there, so they go to the
     device from where they are. `send` takes small host arrays there. `laid` is needed for captured work only.
@@ -47,12 +47,11 @@ class BitMask:
         self._forbid = forbid
         self._laid = laid
         self._laid_rows: Ints | None = None
-        self._all: Tensor | None = None  # 0, 1, 2...: most often all rows have a mask
 
     def apply(self, logits: Tensor, payload: Any) -> None:
         rows, masks = self._checked(payload)
         words = torch.from_numpy(masks).to(logits.device, non_blocking=True)
-        self._forbid(logits, self._index(rows, logits), words)
+        self._forbid(logits, self._send([ints(rows)])[0], words)
 
     def lay(self, payload: Any) -> None:
         rows, masks = self._checked(payload)
@@ -75,10 +74,3 @@ class BitMask:
         if masks.dtype != np.int32 or masks.shape != (rows.size, -(-self._vocab_size // 32)):
             raise ValueError(f"masks of {masks.shape} for {rows.size} rows of {self._vocab_size} tokens")
         return rows, masks
-
-    def _index(self, rows: Ints, logits: Tensor) -> Tensor:
-        if rows.size < logits.shape[0]:
-            return self._send([ints(rows)])[0]
-        if self._all is None or self._all.shape[0] < rows.size:
-            self._all = torch.arange(1 << (rows.size - 1).bit_length(), dtype=torch.int32, device=logits.device)
-        return self._all[: rows.size]

@@ -11,7 +11,7 @@ def send(arrays):
 
 
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 300])
-@pytest.mark.parametrize("rows", [[0], [1, 3], [0, 1, 2, 3]])
+@pytest.mark.parametrize("rows", [[0], [1, 3], [0, 1, 2, 3], [2, 3, 0, 1], [3, 1]])
 def test_only_masked_rows_change_and_only_forbidden_tokens_go(vocab_size, rows):
     rng = np.random.default_rng(vocab_size)
     logits = torch.from_numpy(rng.standard_normal((4, vocab_size)).astype(np.float32))
