@@ -19,6 +19,7 @@ from octavo.grammar.sample import sample
 from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_NODES = 128
+HASTY = 0  # where there is another way to fall back on: only the likely moves
 PATIENT = 2  # times as many moves where it is done once for all
 SHALLOW = 32  # a second look that turns back early, for what recurs without end
 MAX_BENDS = 6  # moves of a way that never turns back

@@ -9,7 +9,7 @@ how much is to spare.
 """
 
 from octavo.grammar.base import Matcher, Words
-from octavo.grammar.closing import PATIENT
+from octavo.grammar.closing import HASTY, PATIENT
 from octavo.grammar.compiled import Compiled
 from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STRINGS
 from octavo.grammar.preface import Preface
@@ -270,24 +270,25 @@ class Guide:
         """Find a plan for where the token has led. The old plan stays if there is none short enough."""
         old, left = self._plan, self._left
         if self._free or old is None or len(old) > left or not self._matcher.closes(old):
-            found = self._way(left, PATIENT if old is None else left - len(old) >= ROOMY, row)
+            roomy = old is not None and left - len(old) >= ROOMY
+            found = self._way(left, PATIENT if old is None else HASTY if roomy else None, row)
             if found is None or len(found) > left:
                 return False
             self._plan = found
         self._schedule(left)
         return True
 
-    def _way(self, left: int, patience: int, row: "Words | None" = None) -> list[int] | None:
+    def _way(self, left: int, patience: int | None, row: "Words | None" = None) -> list[int] | None:
         """Tokens that end the output from here, few if there are few left. Where no end is known, patience is due:
         without one the output may end unfinished. Where one is, a token is lost for which none is found: it is worth
-        some as long as there is room for much."""
+        a search in the likely places as long as there is room for much."""
         if self._free:
             return self._opening()
         closer = self._compiled.closer
         found = closer.resume(self._matcher, self._last_way, left, row)
         if found is None and self._plan is not None:
             found = closer.follow(self._matcher, self._last_way, left)
-        if found is None and patience:
+        if found is None and patience is not None:
             found = closer.close(self._matcher, left, patience)
         if found:  # in as few tokens as can be: where there is room for no more of them, nothing longer fits
             found = self._last_way = closer.repacked(self._matcher, found)
