@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from octavo.grammar.frames import Broken, frame, read_frame, write_all
+from octavo.grammar.frames import LENGTH, Broken, frame
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
 from octavo.grammar.rows import OWN
@@ -67,9 +67,9 @@ class Link:
         self.guides: dict[int, Away] = {}
         self.backends: list[str] = []  # whose guides it takes, once it has said so
         self._stream = stream
-        self._fd = stream.fileno()
+        self._stream.settimeout(ANSWER_S)
         self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLIN)
+        self._poll.register(stream, select.POLLIN)
         self._answers = msgspec.msgpack.Decoder(Answer)
         self._filled: dict[int, int] = {}  # rows of masks, by their guide's number
         self._owed: Sequence[Away] | None = None  # whose masks are being filled
@@ -142,7 +142,7 @@ class Link:
             data = frame(msgspec.msgpack.encode(Leave(self._left))) + data
             self._left = []
         try:
-            write_all(self._fd, data)
+            self._stream.sendall(data)
         except OSError as error:
             raise Broken(str(error)) from None
 
@@ -157,7 +157,8 @@ class Link:
 
     def _hear(self) -> Answer:
         try:
-            answer: Answer = self._answers.decode(read_frame(self._fd))
+            size = int.from_bytes(self._read(LENGTH), "big")
+            answer: Answer = self._answers.decode(self._read(size))
         except (OSError, msgspec.MsgspecError) as error:
             raise Broken(str(error)) from None
         match answer:
@@ -170,6 +171,15 @@ class Link:
                 _fail(self._owed, failures)
                 self._owed = None
         return answer
+
+    def _read(self, size: int) -> bytes:
+        data = self._stream.recv(size)
+        while len(data) < size:
+            more = self._stream.recv(size - len(data))
+            if not more:
+                raise Broken("the stream has ended")
+            data += more
+        return data
 
 
 def _fail(guides: Sequence[Away], failures: dict[int, str]) -> None:

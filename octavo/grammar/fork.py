@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from octavo.grammar.frames import PATIENCE_S, STARVED_S, Answer, Job, Verdict, frame, read_frame, write_all
+from octavo.grammar.frames import LENGTH, PATIENCE_S, STARVED_S, Answer, Job, Verdict, frame, read_frame, write_all
 from octavo.grammar.workshop import TOO_LARGE, Workshop, address_space
 
 OWN_NICENESS = 5  # of the process it comes from, once those have begun that waited for an engine
@@ -24,7 +24,6 @@ ENOUGH_CPU_S = 0.1  # with less it was not the constraint's fault
 KEPT_CPU_S = 0.05  # of one constraint, after which its fork goes too, with whatever it has piled up
 KEPT_BYTES = 64 << 20  # by which a fork may have grown
 READY = b"\1"  # it ends with its parent, even when it is stopped; and it may be given a constraint
-LENGTH = 4  # bytes of a frame's length
 
 TOO_SLOW = "the constraint takes too long to compile"
 FAILED = "the constraint could not be compiled"

@@ -11,6 +11,7 @@ from octavo.grammar.closings import Closings
 from octavo.grammar.spec import GrammarSpec
 
 MAX_FRAME_BYTES = 64 << 20
+LENGTH = 4  # bytes of a frame's length
 PATIENCE_S = 1.6  # from a constraint's coming to its refusal
 STARVED_S = 20.0  # beyond a deadline, for a constraint that a busy machine gives no time to
 
@@ -65,7 +66,7 @@ def frame(data: bytes) -> bytes:
 
 def read_frame(descriptor: int) -> bytes:
     """One frame. Raises Broken at the end of the stream."""
-    (size,) = struct.unpack(">I", _read(descriptor, 4))
+    (size,) = struct.unpack(">I", _read(descriptor, LENGTH))
     if size > MAX_FRAME_BYTES:
         raise Broken(f"a frame of {size} bytes")
     return _read(descriptor, size)

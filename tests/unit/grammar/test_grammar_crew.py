@@ -157,6 +157,26 @@ def test_lost_followers_leave_their_guides_here(crew, recipes, monkeypatch, when
         walks = step(crew, walks)
 
 
+def test_one_that_takes_no_orders_is_lost(crew, recipes, monkeypatch):
+    """It has stopped, and its socket is full."""
+    walks = begin(crew, recipes, 8, 0)
+    pid = crew._enlisted.process.pid
+    for link in crew._links:
+        link._stream.settimeout(0.2)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr("octavo.grammar.crew.OWN", 1 << 20)
+    for _ in range(2000):
+        guide = crew.add(
+            Guide(recipes[1], SPECS[1], TABLE, ENDS, LIMIT), recipes[1], SPECS[1], ENDS, LIMIT, [65] * 2000
+        )
+        crew.remove(guide)
+        if crew._enlisted is None or crew._enlisted.process.pid != pid:
+            break
+    assert crew._enlisted is None or crew._enlisted.process.pid != pid
+    while walks:
+        walks = step(crew, walks)
+
+
 def test_lost_followers_are_started_anew_for_those_who_come(crew, recipes):
     for _ in range(2):
         pid = crew._enlisted.process.pid
