@@ -174,6 +174,8 @@ class Crew:
     def _order(self, parted: "_Parted", tokens: Sequence[int]) -> None:
         """Have followers take their tokens and fill the masks of the next step, if that has the same guides."""
         self._ahead, base = None, None
+        for link in self._links:
+            link.settle()  # whoever was not in the last step may still fill masks of the one before
         if parted.away and parted.is_even:
             masks, base = self._buffers.take(len(tokens))
             self._ahead = None if base is None else (parted, masks)
@@ -189,8 +191,11 @@ class Crew:
             for link, _ in parted.away:
                 link.settle()
             return masks
-        masks, base = self._buffers.take(len(parted.guides))
         self._ahead = None
+        for link in self._links:
+            if all(link is not other for other, _ in parted.away):
+                link.settle()  # what it fills lies in memory that is used again
+        masks, base = self._buffers.take(len(parted.guides))
         away = [(link, places, _of(parted.guides, places)) for link, places in parted.away]
         for link, _, guides in away:
             link.fill(guides)

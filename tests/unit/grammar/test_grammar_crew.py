@@ -123,6 +123,17 @@ def test_some_sit_out_steps(crew, recipes, seed):
     assert crew._starts == 1  # nobody was lost
 
 
+def test_who_sits_a_step_out_has_filled_its_masks_before_their_memory_is_used_again(crew, recipes):
+    walks = begin(crew, recipes, 8, 0)
+    step(crew, walks)
+    assert all(link._owed is not None for link in crew._links)
+    few = [walk for walk in walks if crew.rank(walk.guide) < 1]
+    masks = crew.fill([walk.guide for walk in few])
+    assert all(link._owed is None for link in crew._links)
+    crew.take([walk.guide for walk in few], [walk.draw(mask) for walk, mask in zip(few, masks)])
+    assert [link._owed is None for link in crew._links] == [False, True, True]
+
+
 def test_masks_are_filled_again_for_a_step_that_is_done_again(crew, recipes):
     walks = begin(crew, recipes, 8, 0)
     guides = [walk.guide for walk in walks]
