@@ -1,7 +1,8 @@
 """Running many requests to their ends on an in-process engine, without ever overfilling its queue."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from octavo.base.config import SchedulerConfig
 from octavo.base.errors import EngineDead, EngineError, UserError
@@ -38,26 +39,15 @@ class BatchRunner:
         engine.
         """
         queue = deque(requests)
-        alive = True
-        with deferred_interrupt() as check:
-            try:
-                while queue or self._running:
-                    check()
-                    self._feed(queue)
-                    step = self._client.step()
-                    for output in step.outputs if take_tokens else step.each():
-                        self._pass_on(output, queue, take)
-                    if take_tokens and step.ids:
-                        self._end_early(take_tokens(step.ids, step.tokens, step.logprobs))
-            except EngineDead:
-                alive = False
-                raise
-            finally:
-                left = list(self._running)
-                self._running.clear()
-                self._untouched.clear()
-                if alive:
-                    self._clear(left)
+        with deferred_interrupt() as check, self._cleared():
+            while queue or self._running:
+                check()
+                self._feed(queue)
+                step = self._client.step()
+                for output in step.outputs if take_tokens else step.each():
+                    self._pass_on(output, queue, take)
+                if take_tokens and step.ids:
+                    self._end_early(take_tokens(step.ids, step.tokens, step.logprobs))
 
     def _feed(self, queue: deque[EngineRequest]) -> None:
         tokens = sum(self._untouched.values())
@@ -92,6 +82,21 @@ class BatchRunner:
             del self._running[id]
         if ids:
             self._client.abort(ids)
+
+    @contextmanager
+    def _cleared(self) -> Iterator[None]:
+        alive = True
+        try:
+            yield
+        except EngineDead:
+            alive = False
+            raise
+        finally:
+            left = list(self._running)
+            self._running.clear()
+            self._untouched.clear()
+            if alive:
+                self._clear(left)
 
     def _clear(self, ids: list[str]) -> None:
         if ids:
