@@ -27,7 +27,6 @@ MAX_WAYS = 4  # ways looked at for one that is short enough
 MAX_DEPTH = 2048
 DEPTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 WIDE = 4096  # a mask of more tokens than this is free text: single characters are all that need trying
-MAX_KNOWN = 256  # ways of one form that are kept
 FEW = 6  # tokens tried of a narrower mask, from each end of its lengths
 
 
@@ -43,7 +42,6 @@ class Closer:
         self.is_json = known.is_json
         self.costs = known.costs
         self._brackets, self._letter = vocabulary.brackets, vocabulary.letter
-        self._known: dict[tuple[int, ...], list[int] | None] = {}  # what ways are in fewer tokens
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
@@ -241,18 +239,8 @@ class Closer:
 
     def repacked(self, matcher: Matcher, path: list[int]) -> list[int]:
         """The same text in fewer tokens, if it can be had."""
-        packed = self._packed(path)
-        return packed if packed is not None and matcher.closes(packed) else path
-
-    def _packed(self, path: list[int]) -> list[int] | None:
-        """The text of these tokens in fewer; None if there are none. Texts of one form end alike, so it is kept."""
-        key = tuple(path)
-        if key not in self._known:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            packed = self._vocabulary.greedy(self._vocabulary.text(path))
-            self._known[key] = packed if packed is not None and len(packed) < len(path) else None
-        return self._known[key]
+        packed = self._vocabulary.cut(self._vocabulary.text(path))
+        return packed if packed is not None and len(packed) < len(path) and matcher.closes(packed) else path
 
 
 class _Moves:

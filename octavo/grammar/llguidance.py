@@ -13,7 +13,6 @@ from octavo.grammar.base import MAX_WHITESPACE, Form, Refused, Words
 from octavo.grammar.vocabulary import VocabularyTable
 
 MAX_MESSAGE = 300
-MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how long each may be
 WHITESPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_WHITESPACE}}}"
 # Tokens whose masks are known wherever a string goes on for so long. Each slice of the vocabulary takes a sixth of what
 # the library needs to begin; without any, a search in vain takes ten times as long.
@@ -38,18 +37,10 @@ class _Source:
         self.bos_token_id = None
         self.special_token_ids = list(vocabulary.special)
         self._vocabulary = vocabulary
-        self._known: dict[bytes, list[int]] = {}  # what a constraint forces comes again and again
 
     def __call__(self, text: bytes | str) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
-        found = self._known.get(data)
-        if found is None:
-            found = self._vocabulary.greedy(data) or []
-            if len(data) <= MAX_KNOWN_BYTES:
-                if len(self._known) >= MAX_KNOWN:
-                    self._known.clear()
-                self._known[data] = found
-        return found
+        return self._vocabulary.cut(data) or []  # what a constraint forces comes again and again
 
 
 class LLGuidance:

@@ -11,6 +11,7 @@ from octavo.base.wire import Vocabulary
 from octavo.grammar.growth import SPACE, among, count, move_table
 
 HEAD = 3  # bytes by which tokens are looked up
+MAX_KNOWN, MAX_KNOWN_BYTES = 8192, 256  # texts whose tokens are kept, and how long each may be
 MOST_BYTES = 64  # of a token that a text is cut in
 
 
@@ -39,6 +40,7 @@ class VocabularyTable:
         self.last_word = (1 << width % 32) - 1 if width % 32 else -1  # of the mask that allows every token
         self.ends = tuple(token for token in wire.ends if 0 <= token < width)
         self.special = tuple(sorted({token for token in wire.special if 0 <= token < width} | set(self.ends)))
+        self._cut: dict[bytes, list[int] | None] = {}
 
     def warm(self) -> None:
         """Work out now what is needed once."""
@@ -178,6 +180,18 @@ class VocabularyTable:
             else:
                 return None
         return tokens
+
+    def cut(self, text: bytes) -> list[int] | None:
+        """As `greedy`, for texts that come again and again: what it gives is kept, and must stay as it is."""
+        known = self._cut  # another thread may put a new one in its place
+        if text in known:
+            return known[text]
+        found = self.greedy(text)
+        if len(text) <= MAX_KNOWN_BYTES:
+            if len(known) >= MAX_KNOWN:
+                known = self._cut = {}
+            known[text] = found
+        return found
 
     def text(self, tokens: Sequence[int]) -> bytes:
         return b"".join([self.tokens[token] for token in tokens])
