@@ -69,8 +69,8 @@ class _Crowd:
 
 
 class ConstrainedSeat:
-    """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait; `memory`: gives so
-    many int32 that the executor sends masks from; `followers`: processes that may help to follow."""
+    """See engine/seat.py. `vocab_size`: width of the logits; `max_held`: requests that may wait; `memory`: from
+    which the executor sends masks; `followers`: processes that may help to follow."""
 
     def __init__(
         self,

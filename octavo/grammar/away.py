@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from octavo.grammar.frames import LENGTH, Broken, frame
+from octavo.grammar.alone import take
+from octavo.grammar.frames import Broken, frame, receive_frame
 from octavo.grammar.guide import Guide
 from octavo.grammar.orders import Answer, Begin, Begun, Fill, Filled, Leave, Order, Ready, Stood, Take
 from octavo.grammar.rows import OWN
@@ -43,7 +44,7 @@ class Away:
     def fail(self, message: str) -> None:
         self._failure = message
 
-    def come(self, take: Callable[[Guide, int], int]) -> Guide:
+    def come(self) -> Guide:
         """Be here from now on."""
         guide = self._make()
         for token in self.tokens:
@@ -80,7 +81,7 @@ class Link:
         self._order(order)
 
     def leave(self, guide: Away) -> None:
-        if self.guides.pop(guide.number, None) is not None:
+        if self.guides.pop(guide.number, None) is not None and not guide.refused:
             self._left.append(guide.number)
             self._filled.pop(guide.number, None)
 
@@ -157,8 +158,7 @@ class Link:
 
     def _hear(self) -> Answer:
         try:
-            size = int.from_bytes(self._read(LENGTH), "big")
-            answer: Answer = self._answers.decode(self._read(size))
+            answer: Answer = self._answers.decode(receive_frame(self._stream.recv))
         except (OSError, msgspec.MsgspecError) as error:
             raise Broken(str(error)) from None
         match answer:
@@ -171,15 +171,6 @@ class Link:
                 _fail(self._owed, failures)
                 self._owed = None
         return answer
-
-    def _read(self, size: int) -> bytes:
-        data = self._stream.recv(size)
-        while len(data) < size:
-            more = self._stream.recv(size - len(data))
-            if not more:
-                raise Broken("the stream has ended")
-            data += more
-        return data
 
 
 def _fail(guides: Sequence[Away], failures: dict[int, str]) -> None:

@@ -2,20 +2,17 @@
 
 import contextlib
 import itertools
-import os
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Future
-from pathlib import Path
 
 import msgspec
 
-import octavo
 from octavo.base.errors import Overloaded, Unavailable, UserError
 from octavo.grammar.frames import STARVED_S, Answer, Broken, Job, Setup, Verdict, frame, read_frame, write_all
 from octavo.grammar.registry import CHOOSY
+from octavo.grammar.spawn import spawn
 from octavo.grammar.spec import UNSEEN, GrammarSpec
 
 TRIES = 4  # of a constraint: whatever ends the process, it is not a constraint, which is tried in a fork of it
@@ -24,7 +21,6 @@ LATE_S = 1.0  # beyond all deadlines, for the process to say so itself
 MOST_UNHEARD = 8  # answers in a row that did not come, after which it is taken to be stuck
 LOAD_TIMEOUT_S = 60.0
 MEMORY_BYTES = 256 << 20  # of each constraint
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 TOO_BUSY = "the server is too busy to compile the constraint; try again"
 LOST = "the process that compiles constraints was lost; try again"
@@ -122,7 +118,7 @@ class Child:
         if self._closed:
             raise Broken("closed")
         if self._process is None:
-            self._process = process = _spawn()
+            self._process = process = spawn("octavo.grammar.compile_worker", output=subprocess.PIPE)
             self._unheard = 0
             threading.Thread(target=self._listen, args=(process,), name="octavo-grammar-answers", daemon=True).start()
             _send(process, self._setup)
@@ -171,17 +167,3 @@ def _send(process: "subprocess.Popen[bytes]", data: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def _spawn() -> "subprocess.Popen[bytes]":
-    root = str(Path(octavo.__file__).parents[1])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return subprocess.Popen(
-        # -P: never import from the folder that the user happens to stand in.
-        [sys.executable, "-P", "-m", "octavo.grammar.compile_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, **dict.fromkeys(THREADS, "1")},
-        bufsize=0,
-    )

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from octavo.grammar import alone
 from octavo.grammar.away import Away, Link
 from octavo.grammar.base import Words
 from octavo.grammar.compiled import Compiled
@@ -115,7 +114,7 @@ class Crew:
             return True
         if guide.refused or time.monotonic() - guide.since_s > BEGIN_S:
             guide.link.leave(guide)
-            self._here.add(guide.come(alone.take))
+            self._here.add(guide.come())
         return guide.begun or guide.here is not None
 
     def remove(self, guide: Anyone) -> None:
@@ -278,7 +277,7 @@ class Crew:
         if enlisted is not None:
             enlisted.end()
             for guide in [guide for link in enlisted.links for guide in link.guides.values()]:
-                self._here.add(guide.come(alone.take))
+                self._here.add(guide.come())
         self._parted = self._ahead = None
 
 

@@ -1,20 +1,16 @@
 """Processes that follow constraints for an engine: how they are started and ended."""
 
 import contextlib
-import os
 import socket
 import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import msgspec
 
-import octavo
 from octavo.grammar.away import Link
-from octavo.grammar.child import THREADS
 from octavo.grammar.frames import Setup, frame, write_all
 from octavo.grammar.rows import Shared
+from octavo.grammar.spawn import spawn
 
 
 class Enlisted:
@@ -26,16 +22,11 @@ class Enlisted:
         given = [shared.descriptor, *(theirs.fileno() for _, theirs in streams)]
         self.links = [Link(at, ours, shared.first_of(at)) for at, (ours, _) in enumerate(streams)]
         try:
-            self.process = subprocess.Popen(
-                # -P: never import from the folder that the user happens to stand in.
-                [sys.executable, "-P", "-m", "octavo.grammar.follower", str(len(shared.rows)), *map(str, given)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=given,
-                env={**os.environ, "PYTHONPATH": _python_path(), **dict.fromkeys(THREADS, "1")},
-                bufsize=0,
-            )
+            self.process = spawn("octavo.grammar.follower", [str(len(shared.rows)), *map(str, given)], given=given)
+        except OSError:
+            for link in self.links:
+                link.close()
+            raise
         finally:
             for _, theirs in streams:
                 theirs.close()
@@ -51,11 +42,6 @@ class Enlisted:
                 self.process.stdin.close()
         for link in self.links:
             link.close()
-
-
-def _python_path() -> str:
-    root = str(Path(octavo.__file__).parents[1])
-    return os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
 
 
 def _tell(process: "subprocess.Popen[bytes]", setup: Setup) -> None:

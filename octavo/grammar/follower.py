@@ -94,7 +94,8 @@ class Follower:
                 self._compiled(order.recipe), order.spec, self._vocabulary, frozenset(order.ends), order.limit
             )
             there = all(alone.take(guide, token) == token for token in order.tokens)
-            self._guides[order.number] = guide
+            if there:
+                self._guides[order.number] = guide
         if order.number in self._left:
             self._left.discard(order.number)
             self._guides.pop(order.number, None)

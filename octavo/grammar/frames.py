@@ -2,6 +2,8 @@
 
 import os
 import struct
+from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -66,10 +68,15 @@ def frame(data: bytes) -> bytes:
 
 def read_frame(descriptor: int) -> bytes:
     """One frame. Raises Broken at the end of the stream."""
-    (size,) = struct.unpack(">I", _read(descriptor, LENGTH))
+    return receive_frame(partial(os.read, descriptor))
+
+
+def receive_frame(receive: Callable[[int], bytes]) -> bytes:
+    """The same from what gives at most so many bytes, none at the end."""
+    (size,) = struct.unpack(">I", _receive(receive, LENGTH))
     if size > MAX_FRAME_BYTES:
         raise Broken(f"a frame of {size} bytes")
-    return _read(descriptor, size)
+    return _receive(receive, size)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -78,10 +85,10 @@ def write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _read(descriptor: int, size: int) -> bytes:
+def _receive(receive: Callable[[int], bytes], size: int) -> bytes:
     parts, missing = [], size
     while missing:
-        data = os.read(descriptor, min(missing, 1 << 20))
+        data = receive(min(missing, 1 << 20))
         if not data:
             raise Broken("the stream has ended")
         parts.append(data)
