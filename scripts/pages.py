@@ -6,12 +6,13 @@ from pathlib import Path
 from octavo.bench import report
 from octavo.bench.gpu.page import decode_chart
 from octavo.bench.gpu.peers import Peers
-from octavo.bench.gpu.rows import POINTS
+from octavo.bench.gpu.rows import AIMS, LIMITS_OF, POINTS
 from octavo.cli import reference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS = ROOT / "benchmarks" / "peers"
+NOTES = ROOT / "benchmarks" / "notes"
 DOCS = ROOT / "docs"
 
 PERFORMANCE_HEAD = """# Performance
@@ -20,7 +21,8 @@ PERFORMANCE_HEAD = """# Performance
 
 `make bench` measures the demo model on your machine and writes such a file; `python benchmarks/gpu.py` measures every
 row of one GPU in less than nine minutes. `limit` is what a number is held against, `of it` the share that was reached
-(limit over value where less is better), `peer` what other engines gave on the same machine with the same load.
+(limit over value where less is better), `aim` what this project set out to reach and, if it has not, how much of that it
+has, `peer` what other engines gave on the same machine with the same load.
 Numbers from machines that others use at the same time lie low; the file says how many cores and which threads.
 """
 
@@ -50,17 +52,30 @@ def machine_table(name: str, found: report.Report) -> str:
     lines += [f"`{command}`\n" for command in found.command.split(" && ")]
     if decode_chart(found, peers_of(name)):
         lines.append(f"![Tokens a second over batch size, beside other engines and the limit]({name}-decode.svg)\n")
-    lines += ["| what | value | unit | limit | of it | peer |", "|---|---:|---|---:|---:|---|"]
+    lines += ["| what | value | unit | aim | limit | of it | peer |", "|---|---:|---|---:|---:|---:|---|"]
     for row in in_order(found.rows):
         limit = "" if row.limit is None else f"{row.limit:g}"
         share = "" if row.fraction is None else f"{100 * row.fraction:.0f}%"
         label = f"{row.id}: " if row.id in POINTS else ""
-        lines.append(f"| {label}{row.what} | {row.value:,.5g} | {row.unit} | {limit} | {share} | {row.peer or ''} |")
+        cells = (f"{label}{row.what}", f"{row.value:,.5g}", row.unit, aim(name, row), limit, share, row.peer or "")
+        lines.append(f"| {' | '.join(cells)} |")
     if found.errors:
         lines += ["\nNot measured:\n", *(f"- {id}: {text}" for id, text in found.errors.items())]
     if peers_of(name).note:
         lines.append(f"\nPeers: {peers_of(name).what} {peers_of(name).note}")
+    notes = NOTES / f"{name}.md"
+    if notes.exists():
+        lines.append("\n" + notes.read_text("utf-8").strip())
     return "\n".join(lines) + "\n"
+
+
+def aim(name: str, row: report.Row) -> str:
+    """What the row should have come to, and the share that it has if it has not."""
+    wanted = AIMS.get(row.id) if name == LIMITS_OF else None
+    if wanted is None:
+        return ""
+    share = wanted / row.value if POINTS[row.id].less else row.value / wanted
+    return f"{wanted:,g}" if share >= 1 else f"{wanted:,g} ({100 * share:.0f}%)"
 
 
 def in_order(rows: list[report.Row]) -> list[report.Row]:

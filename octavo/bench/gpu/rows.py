@@ -147,6 +147,45 @@ POINTS: dict[str, Point] = {
 }
 
 
+AIMS: dict[str, float] = {
+    "T1": 29_000,
+    "T3": 10_500,
+    "T5": 1_500,
+    "T5.16": 20_000,
+    "T5.64": 45_000,
+    "T6": 250,
+    "T6.16": 3_800,
+    "T6.64": 12_800,
+    "T8": 0.9 * 4_200,
+    "T8.mixed": 0.85 * 4_200,
+    "T9": 2.5,
+    "T9.1024": 4,
+    "T9.8192": 27,
+    "T9.8b-128": 6,
+    "T9.8b-1024": 24,
+    "T9.8b-8192": 197,
+    "T11": 4,
+    "T11.8b-1024": 25,
+    "T12": 7,
+    "T12.16384": 12,
+    "T13": 22_000,
+    "T13.ttft": 80,
+    "T13.itl": 8,
+    "T14": 300,
+    "T14.busy": 97,
+    "T15": 1.6,
+    "T17": 8,
+    "T17.warm": 4,
+    "T29": 96,
+    "G1": 90,
+    "G1.8b": 97,
+    "S1": 95,
+    "S1.asleep": 50,
+    "S2": 85,
+}
+"""What this project set out to reach on that machine. A limit is what physics allows, an aim what hard work should."""
+
+
 def chosen(only: Iterable[str]) -> list[Job]:
     """Jobs of the rows asked for (``T9`` or ``T9.8b``); all for none. Raises ValueError for an unknown row."""
     wanted = set(only)

@@ -19,7 +19,7 @@ from octavo.bench.gpu.peers import Peers, short
 from octavo.bench.gpu.planning import step_seconds
 from octavo.bench.gpu.process import Child
 from octavo.bench.gpu.results import Results
-from octavo.bench.gpu.rows import JOBS, LIMITS_OF, POINTS, Job, chosen
+from octavo.bench.gpu.rows import AIMS, JOBS, LIMITS_OF, POINTS, Job, chosen
 from octavo.bench.gpu.setting import Setting, model_config
 from octavo.bench.hardware import machine
 from octavo.bench.raw import Answer
@@ -37,6 +37,13 @@ def test_every_row_of_the_targets_is_there():
     assert [job.id for job in chosen(["T9.8b", "P1"])] == ["T9.8b", "P1"]
     with pytest.raises(ValueError, match="no row T2"):
         chosen(["T2", "T1"])
+
+
+def test_no_aim_is_beyond_its_limit():
+    assert set(AIMS) < set(POINTS)
+    for id, aim in AIMS.items():
+        limit, less = POINTS[id].limit, POINTS[id].less
+        assert limit is None or (aim >= limit if less else aim <= limit), id
 
 
 def test_peers_of_the_h200():
