@@ -44,8 +44,8 @@ TAIL = """
 - The engine of most drills computes with a fake model whose next token is a function of all tokens before it, so that
   a lost or doubled token cannot hide; drills M are a real model. These drills raise a GPU's faults and do not cause
   them. `tests/gpu/test_gpu_faults.py` does: on an H200 a kernel that wrote where no memory is, an index out of range
-  and a kill under 8 streams each cost one restart (back after 4.1 to 5.7 s, every stream whole, the lost engine's memory
-  free again), and allocations that failed inside the model made steps smaller.
+  and a kill under 8 streams each cost one restart (back after 4.1 to 5.7 s, every stream whole, the memory of the lost
+  engine free again), and allocations that failed inside the model made steps smaller.
 - Rounding: a real model's continuation is computed by a prefill where the undisturbed run decoded. The last bits of the
   logits may differ, and with them, rarely, a token; what was delivered never changes.
 - A flipped bit inside the numbers of a weight file is not found: neither safetensors nor GGUF has checksums.

@@ -21,8 +21,8 @@ PERFORMANCE_HEAD = """# Performance
 
 `make bench` measures the demo model on your machine and writes such a file; `python benchmarks/gpu.py` measures every
 row of one GPU in less than nine minutes. `limit` is what a number is held against, `of it` the share that was reached
-(limit over value where less is better), `aim` what this project set out to reach and, if it has not, how much of that it
-has, `peer` what other engines gave on the same machine with the same load.
+(limit over value where less is better), `aim` what this project set out to reach and, if it has not, how much of that
+it has, `peer` what other engines gave on the same machine with the same load.
 Numbers from machines that others use at the same time lie low; the file says how many cores and which threads.
 """
 
