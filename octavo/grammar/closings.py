@@ -65,7 +65,7 @@ def closings(
     contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
     contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
     rests = _rests(hints)
-    outside = _runs(vocabulary, (*CLOSERS, *hints, *rests, *OPENERS))
+    outside = _runs(vocabulary, (*CLOSERS, *_forms(hints), *hints, *rests, *OPENERS))
     inside = _runs(vocabulary, (*QUOTES, *contents, *rests, *FILLERS))
     first = (hints[0], b"," + hints[0]) if hints else ()
     lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in first])]
@@ -87,8 +87,13 @@ def _runs(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[Run]:
 
 def _rests(hints: Sequence[bytes]) -> list[bytes]:
     """What may be left of strings of a set form when some characters have been written; short ones first."""
-    rests = {hint[at:] for hint in hints if _is_string(hint) and len(hint) >= SET for at in range(1, len(hint) - 1)}
+    rests = {form[at:] for form in _forms(hints) for at in range(len(form) - 1)}
     return sorted(rests, key=lambda rest: (len(rest), rest))[:MAX_RESTS]
+
+
+def _forms(hints: Sequence[bytes]) -> list[bytes]:
+    """Strings of a set form behind their first quote."""
+    return [hint[1:] for hint in hints if _is_string(hint) and len(hint) >= SET]
 
 
 def _is_string(hint: bytes) -> bool:
