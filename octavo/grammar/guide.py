@@ -52,6 +52,7 @@ class Guide:
         self._short, self._before = 0, (START, 0)  # of a token that may have no room: its cost, the numbers before it
         self._trials: Trials | None = None
         self._tried_at = -1  # tokens that were left there
+        self._said = 0  # the last token
         self.beyond = self._matcher  # behind such a token
         self.seen: tuple[Words, int] | None = None  # masks and the place in them of the one that was filled last
         if spec.must_end:
@@ -114,9 +115,11 @@ class Guide:
 
     def _try_out(self, row: Words, plan: list[int]) -> None:
         if self._tried_at != self._left:
-            self._tried_at = self._left
-            self._trials = Trials(self._matcher, self._compiled.closer, self.vocabulary, plan, self._last_way)
-            self._trials.run(token for token in few(row) if token != plan[0] and not self._stands_anyway(token))
+            trials = Trials(self._matcher, self._compiled.closer, self.vocabulary, plan, self._last_way)
+            if self._trials is not None and self._tried_at == self._left + 1:
+                trials.know(self._trials, self._said)
+            self._trials, self._tried_at = trials, self._left
+            trials.run(token for token in few(row) if token != plan[0] and not self._stands_anyway(token))
         assert self._trials is not None
         self._trials.clear(row)
 
@@ -143,7 +146,7 @@ class Guide:
         if move > QUIET:
             cost += (move >> STRINGS & MOST) * costs.string + (move >> MEMBERS & MOST) * costs.member
             self._depth += (move >> DEEPER) - FLAT
-        self._place = move & QUIET
+        self._place, self._said = move & QUIET, token
         self._left -= 1
         self._spare -= cost
         if self._spare < 0:  # the end is never further off than this
@@ -270,7 +273,7 @@ class Guide:
 
     def _walk(self, token: int) -> None:
         move = self._moves[self._place][token]
-        self._place = move & QUIET
+        self._place, self._said = move & QUIET, token
         if move > QUIET:
             self._depth += (move >> DEEPER) - FLAT
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.closing import Closer
-from octavo.grammar.growth import FAR
 from octavo.grammar.tight import rest_behind
 from octavo.grammar.vocabulary import VocabularyTable, without
 
@@ -33,7 +32,12 @@ class Trials:
         self._last = last
         self._fitting: dict[int, Behind] = {}
         self._vain: list[int] = []
-        self._too_long: dict[bytes, int] = {}  # texts, and tokens of what is forced at their ends
+        self._short: dict[bytes, int] = {}  # texts, and the most tokens behind them that are known to be too few
+
+    def know(self, before: "Trials", token: int) -> None:
+        """Those at the place before, from which the token led here."""
+        said = self._vocabulary.tokens[token]
+        self._short = {text[len(said) :]: room for text, room in before._short.items() if text.startswith(said)}
 
     def run(self, tokens: Iterable[int]) -> None:
         """Try these."""
@@ -68,14 +72,13 @@ class Trials:
         if at.is_accepting:
             return [], at
         forced = at.forced()
-        text, length = self._vocabulary.tokens[token] + forced, len(self._vocabulary.greedy(forced) or ())
-        if self._too_long.get(text, FAR) <= length:
+        text, behind = self._vocabulary.tokens[token] + forced, room - len(self._vocabulary.greedy(forced) or ())
+        if behind <= self._short.get(text, -1):
             return None
         found = self._closer.follow(at, self._last, room)
         if found is not None:
             return self._closer.repacked(at, found), at
-        if forced:
-            self._too_long[text] = length
+        self._short[text] = behind
         return None
 
 
