@@ -303,20 +303,12 @@ class Guide:
         return True
 
     def _leads_on(self, token: int) -> bool | None:
-        """Of a token in place of the plan's first, or one that begins the text of the plan: whether there is room for
-        the rest. None: it is another one."""
+        """Of a token that goes some of the plan's way: whether there is room for the rest. None: it is another one."""
         if not self._plan:
             return None
-        rest = self._plan[1:]
-        if not self._matcher.closes([token, *rest]):
-            found = rest_behind(self.vocabulary, self._plan, token)
-            if found is None:
-                return None
-            if not self._matcher.closes([token, *found]):
-                return False
-            rest = found
-        if len(rest) > self._left:
-            return False
+        known, rest = rest_behind(self._matcher, self.vocabulary, self._plan, token)
+        if rest is None or len(rest) > self._left:
+            return False if known else None
         self._plan = rest
         self._schedule(self._left)
         return True

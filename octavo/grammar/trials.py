@@ -60,12 +60,10 @@ class Trials:
 
     def _try(self, token: int) -> Behind | None:
         """As a guide judges a token that was drawn."""
-        matcher, way, room = self._matcher, self._way, len(self._way) - 1
-        if matcher.closes([token, *way[1:]]):
-            return way[1:], None
-        rest = rest_behind(self._vocabulary, way, token)
-        if rest is not None:
-            return (rest, None) if len(rest) <= room and matcher.closes([token, *rest]) else None
+        matcher, room = self._matcher, len(self._way) - 1
+        known, rest = rest_behind(matcher, self._vocabulary, self._way, token)
+        if known:
+            return None if rest is None or len(rest) > room else (rest, None)
         at = matcher.copy()
         if not at.accept(token):
             return None
