@@ -71,7 +71,7 @@ def closings(
     contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
     contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
     rests = _rests(hints)
-    forms = _forms(hints)
+    forms = _forms(hints)[:MAX_CONTENTS]
     outside = _runs(vocabulary, (*CLOSERS, *forms, *hints, *rests, *OPENERS))
     inside = _runs(vocabulary, (*QUOTES, *contents, *rests, *FILLERS))
     first = (hints[0], b"," + hints[0]) if hints else ()

@@ -115,6 +115,8 @@ class Guide:
 
     def _try_out(self, row: Words, plan: list[int]) -> None:
         if self._tried_at != self._left:
+            if self._trials is not None and self._trials.took_long:
+                return
             trials = Trials(self._matcher, self._compiled.closer, self.vocabulary, plan, self._last_way)
             if self._trials is not None and self._tried_at == self._left + 1:
                 trials.know(self._trials, self._said)

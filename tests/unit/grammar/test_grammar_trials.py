@@ -68,6 +68,23 @@ def test_a_token_that_was_tried_is_not_looked_for_again(monkeypatch):
     assert guide.is_whole
 
 
+def test_trials_that_take_long_are_no_more_made(monkeypatch):
+    spec = json_spec(KINDS[0])
+    shared = compiled(spec)
+    said, limit = TABLE.greedy(b'{"k":"'), len(shared.opening)
+    usual = bits(led(shared, spec, limit, said)[1])
+    monkeypatch.setattr(trials, "MOST_S", -1)
+    guide, row = led(shared, spec, limit, said)
+    assert usual < bits(row)
+    monkeypatch.undo()
+    stands = alone.take(guide, min(bits(row) - usual))
+    assert stands in usual
+    monkeypatch.setattr(trials.Trials, "run", lambda *_: pytest.fail("tried again"))
+    while not guide.is_whole:
+        alone.fill(guide, row)
+        assert alone.take(guide, min(bits(row))) >= 0
+
+
 def test_few_tokens_of_a_mask():
     row = np.zeros(TABLE.words, dtype=np.int32)
     assert others(row, 31) == 0
