@@ -39,7 +39,7 @@ class Closer:
         self._opening = Rests(opening or (), known.rests)
         self._whole = known.whole
         self._outside, self._inside = _Moves(known.outside), _Moves(known.inside)
-        self.is_json = known.is_json
+        self.is_json, self.is_quick = known.is_json, known.is_quick
         self.costs = known.costs
         self._brackets, self._letter = vocabulary.brackets, vocabulary.letter
         self._forms, self._quote = known.forms, vocabulary.cut(b'"') or []

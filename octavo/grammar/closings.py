@@ -39,6 +39,7 @@ class Closings(Struct, frozen=True, array_like=True):
     is_json: bool = False
     rests: list[Rest] = []  # of the opening
     forms: list[list[int]] = []  # strings of a set form, behind their first quote
+    is_quick: bool = False  # masks take so little that tokens may be tried one after another
 
     def opened(self, vocabulary: VocabularyTable, opening: "Sequence[int] | None") -> "Closings":
         """The same, a whole text being known."""

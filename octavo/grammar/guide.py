@@ -110,13 +110,11 @@ class Guide:
         if not others(row, plan[0]):
             return
         tighten(row, self.vocabulary, self._place, plan)
-        if len(plan) == self._left and 0 < others(row, plan[0]) <= FEW:
+        if self._compiled.closer.is_quick and len(plan) == self._left and 0 < others(row, plan[0]) <= FEW:
             self._try_out(row, plan)
 
     def _try_out(self, row: Words, plan: list[int]) -> None:
         if self._tried_at != self._left:
-            if self._trials is not None and self._trials.took_long:
-                return
             trials = Trials(self._matcher, self._compiled.closer, self.vocabulary, plan, self._last_way)
             if self._trials is not None and self._tried_at == self._left + 1:
                 trials.know(self._trials, self._said)

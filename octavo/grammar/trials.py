@@ -4,7 +4,6 @@ one is drawn, so that none is drawn for nothing.
 What came of a trial is kept for the token that is drawn: it has not to be looked for again.
 """
 
-import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,7 +14,6 @@ from octavo.grammar.tight import rest_behind
 from octavo.grammar.vocabulary import VocabularyTable, without
 
 FEW = 16  # tokens of a mask; to try one takes 20 to 200 us
-MOST_S = 0.02  # of a processor at one place: ten times what usual grammars take, for those whose masks take 10 ms each
 
 Behind = tuple[list[int], Matcher | None]
 """A way to the end from behind a token, and the matcher there if one was moved."""
@@ -32,7 +30,6 @@ class Trials:
         self._vocabulary = vocabulary
         self._way = way
         self._last = last
-        self.took_long = False
         self._fitting: dict[int, Behind] = {}
         self._vain: list[int] = []
         self._short: dict[bytes, int] = {}  # texts, and the most tokens behind them that are known to be too few
@@ -43,12 +40,8 @@ class Trials:
         self._short = {text[len(said) :]: room for text, room in before._short.items() if text.startswith(said)}
 
     def run(self, tokens: Iterable[int]) -> None:
-        """Try these. What is left when it takes too long is judged if it is drawn."""
-        end = time.thread_time() + MOST_S
+        """Try these."""
         for token in tokens:
-            if time.thread_time() > end:
-                self.took_long = True
-                return
             behind = self._try(token)
             if behind is None:
                 self._vain.append(token)

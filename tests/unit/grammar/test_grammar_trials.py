@@ -68,21 +68,22 @@ def test_a_token_that_was_tried_is_not_looked_for_again(monkeypatch):
     assert guide.is_whole
 
 
-def test_trials_that_take_long_are_no_more_made(monkeypatch):
+def test_no_token_is_tried_where_masks_are_dear(monkeypatch):
     spec = json_spec(KINDS[0])
     shared = compiled(spec)
+    assert shared.closer.is_quick
     said, limit = TABLE.greedy(b'{"k":"'), len(shared.opening)
     usual = bits(led(shared, spec, limit, said)[1])
-    monkeypatch.setattr(trials, "MOST_S", -1)
+    monkeypatch.setattr(shared.closer, "is_quick", False)
     guide, row = led(shared, spec, limit, said)
     assert usual < bits(row)
-    monkeypatch.undo()
-    stands = alone.take(guide, min(bits(row) - usual))
-    assert stands in usual
-    monkeypatch.setattr(trials.Trials, "run", lambda *_: pytest.fail("tried again"))
-    while not guide.is_whole:
-        alone.fill(guide, row)
-        assert alone.take(guide, min(bits(row))) >= 0
+    assert alone.take(guide, min(bits(row) - usual)) in usual
+
+
+def test_whether_masks_are_dear_is_settled_with_the_constraint(monkeypatch):
+    spec = json_spec({"type": "object", "properties": {"k": {"enum": ["a", "dear one"]}}, "required": ["k"]})
+    monkeypatch.setattr("octavo.grammar.workshop.QUICK_S", -1.0)
+    assert not compiled(spec).closer.is_quick
 
 
 def test_few_tokens_of_a_mask():
