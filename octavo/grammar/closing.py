@@ -39,9 +39,10 @@ class Closer:
         self._opening = Rests(opening or (), known.rests)
         self._whole = known.whole
         self._outside, self._inside = _Moves(known.outside), _Moves(known.inside)
-        self.is_json = known.is_json
+        self.is_json, self.is_quick = known.is_json, known.is_quick
         self.costs = known.costs
         self._brackets, self._letter = vocabulary.brackets, vocabulary.letter
+        self._forms, self._quote = known.forms, vocabulary.cut(b'"') or []
 
     def close(self, matcher: Matcher, limit: int, patience: int = 1) -> list[int] | None:
         """Tokens that make the text whole; at most `limit` if a way so short was found. None: no way was found.
@@ -96,6 +97,9 @@ class Closer:
             forced = self._vocabulary.greedy(at.forced())
             if forced and at.push(forced):
                 path += forced
+            elif not path and (form := self._set_form(at)):
+                path += form
+                continue
             row = None if at.is_accepting else self._mask(at)
             if row is not None:
                 rest = self._rest(at, row, last, limit)
@@ -109,6 +113,13 @@ class Closer:
             way = path if len(path) <= limit else self.repacked(matcher, path)
             return way if len(way) <= limit and matcher.closes(way) else None
         return None
+
+    def _set_form(self, at: Matcher) -> list[int] | None:
+        """Go through a string that has a set form, if the matcher stands behind its first quote. That is seen without a
+        mask, which is dear there."""
+        if not self._forms or at.is_accepting or at.reach(self._quote):
+            return None
+        return next((form for form in self._forms if at.push(form)), None)
 
     def _rest(self, matcher: Matcher, row: Words, last: list[int], limit: int) -> list[int] | None:
         """What is left of a known way, the last one or that from the beginning, and makes the text whole."""

@@ -38,6 +38,8 @@ class Closings(Struct, frozen=True, array_like=True):
     costs: Costs  # what tokens use up of the room for an end
     is_json: bool = False
     rests: list[Rest] = []  # of the opening
+    forms: list[list[int]] = []  # strings of a set form, behind their first quote
+    is_quick: bool = False  # masks take so little that tokens may be tried one after another
 
     def opened(self, vocabulary: VocabularyTable, opening: "Sequence[int] | None") -> "Closings":
         """The same, a whole text being known."""
@@ -52,7 +54,12 @@ class Closings(Struct, frozen=True, array_like=True):
     @property
     def num_bytes(self) -> int:
         """Memory that it holds, about."""
-        runs = (*self.whole, *(run for run, _ in (*self.outside, *self.inside)), *(lead for _, lead, _ in self.rests))
+        runs = (
+            *self.whole,
+            *(run for run, _ in (*self.outside, *self.inside)),
+            *self.forms,
+            *(lead for _, lead, _ in self.rests),
+        )
         return 160 * len(runs) + 8 * sum(map(len, runs))
 
 
@@ -65,7 +72,8 @@ def closings(
     contents = [hint[1:] for hint in hints if _is_string(hint)][:MAX_CONTENTS]
     contents += [hint[1:] for hint in hints if hint[:1] == b'"' and not _is_string(hint)][:MAX_CONTENTS]
     rests = _rests(hints)
-    outside = _runs(vocabulary, (*CLOSERS, *hints, *rests, *OPENERS))
+    forms = _forms(hints)[:MAX_CONTENTS]
+    outside = _runs(vocabulary, (*CLOSERS, *forms, *hints, *rests, *OPENERS))
     inside = _runs(vocabulary, (*QUOTES, *contents, *rests, *FILLERS))
     first = (hints[0], b"," + hints[0]) if hints else ()
     lengths = [len(tokens) for tokens in _tokens(vocabulary, [hint for hint in hints if hint not in first])]
@@ -77,7 +85,7 @@ def closings(
     step = max([STEP, word, *(lengths if is_json else [len(tokens) for tokens in whole])])
     instance = max([STEP, word, *lengths, *map(len, whole)])
     costs = costs_of_json(nudge, step, word, step, instance) if is_json else costs_of_any(step)
-    return Closings(whole, outside, inside, costs, is_json)
+    return Closings(whole, outside, inside, costs, is_json, forms=_tokens(vocabulary, forms))
 
 
 def _runs(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[Run]:
@@ -87,8 +95,13 @@ def _runs(vocabulary: VocabularyTable, texts: Sequence[bytes]) -> list[Run]:
 
 def _rests(hints: Sequence[bytes]) -> list[bytes]:
     """What may be left of strings of a set form when some characters have been written; short ones first."""
-    rests = {hint[at:] for hint in hints if _is_string(hint) and len(hint) >= SET for at in range(1, len(hint) - 1)}
+    rests = {form[at:] for form in _forms(hints) for at in range(len(form) - 1)}
     return sorted(rests, key=lambda rest: (len(rest), rest))[:MAX_RESTS]
+
+
+def _forms(hints: Sequence[bytes]) -> list[bytes]:
+    """Strings of a set form behind their first quote."""
+    return [hint[1:] for hint in hints if _is_string(hint) and len(hint) >= SET]
 
 
 def _is_string(hint: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ from octavo.grammar.spec import (
     GrammarSpec,
 )
 
+KEPT = 256  # of the last constraints that were found in order, so as not to look again; large ones are not kept
+BRIEF = 8192  # characters
 _TAG_SCHEMAS = ("schema", "json_schema")
 ANY_OBJECT = '{"type":"object"}'
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -32,6 +35,16 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 def check_shape(spec: GrammarSpec) -> None:
     """What is cheap to see: sizes, JSON, keywords. Raises UserError whose `param` is the place at fault."""
+    check = _check_shape_once if len(spec.source) + len(spec.around) <= BRIEF else _check_shape
+    check(spec)
+
+
+@lru_cache(KEPT)
+def _check_shape_once(spec: GrammarSpec) -> None:
+    _check_shape(spec)
+
+
+def _check_shape(spec: GrammarSpec) -> None:
     if spec.kind in UNSEEN:
         _check_markers(spec, spec.param)
         _check_size(spec.source, spec.param)

@@ -15,6 +15,7 @@ from octavo.grammar.growth import DEEPER, FLAT, MEMBERS, MOST, QUIET, START, STR
 from octavo.grammar.preface import Preface
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.tight import rest_behind, tighten
+from octavo.grammar.trials import FEW, Trials, few, others
 from octavo.grammar.vocabulary import VocabularyTable
 
 GAVE_UP = "the constraint became too complex to follow"
@@ -49,6 +50,9 @@ class Guide:
         self._lost = 0  # times in a row that no end was found when one was looked for
         self._spare = ENDLESS
         self._short, self._before = 0, (START, 0)  # of a token that may have no room: its cost, the numbers before it
+        self._trials: Trials | None = None
+        self._tried_at = -1  # tokens that were left there
+        self._said = 0  # the last token
         self.beyond = self._matcher  # behind such a token
         self.seen: tuple[Words, int] | None = None  # masks and the place in them of the one that was filled last
         if spec.must_end:
@@ -102,7 +106,31 @@ class Guide:
         """Take out of the mask of a tight guide what is plain to see that no text as short as the plan goes on with:
         so it is not drawn for nothing, and steps in flight need not be computed anew."""
         assert self._plan is not None
-        tighten(row, self.vocabulary, self._place, self._plan)
+        plan = self._plan
+        if not others(row, plan[0]):
+            return
+        tighten(row, self.vocabulary, self._place, plan)
+        if self._compiled.closer.is_quick and len(plan) == self._left and 0 < others(row, plan[0]) <= FEW:
+            self._try_out(row, plan)
+
+    def _try_out(self, row: Words, plan: list[int]) -> None:
+        if self._tried_at != self._left:
+            trials = Trials(self._matcher, self._compiled.closer, self.vocabulary, plan, self._last_way)
+            if self._trials is not None and self._tried_at == self._left + 1:
+                trials.know(self._trials, self._said)
+            self._trials, self._tried_at = trials, self._left
+            trials.run(token for token in few(row) if token != plan[0] and not self._stands_anyway(token))
+        assert self._trials is not None
+        self._trials.clear(row)
+
+    def _stands_anyway(self, token: int) -> bool:
+        """Whether it is no matter of trials: an end of the text, or a token that is let come without a look."""
+        deeper = (self._moves[self._place][token] >> DEEPER) - FLAT if self._moves[self._place][token] > QUIET else 0
+        return token in self._ends or self._left - 1 >= self._furthest(self._depth + deeper)
+
+    def _furthest(self, depth: int) -> int:
+        """Tokens in which the text can be ended at `depth` brackets, at most."""
+        return (depth + 1) * self._costs.bracket + self._costs.rest
 
     def affords(self, token: int) -> bool:
         """First: whether the token stands, there being room for it and for an end behind it whatever
@@ -118,12 +146,14 @@ class Guide:
         if move > QUIET:
             cost += (move >> STRINGS & MOST) * costs.string + (move >> MEMBERS & MOST) * costs.member
             self._depth += (move >> DEEPER) - FLAT
-        self._place = move & QUIET
+        self._place, self._said = move & QUIET, token
         self._left -= 1
         self._spare -= cost
         if self._spare < 0:  # the end is never further off than this
-            self._spare = max(self._spare, self._left - (self._depth + 1) * costs.bracket - costs.rest)
+            self._spare = max(self._spare, self._left - self._furthest(self._depth))
             if self._spare < 0:
+                if self._follows(token):
+                    return True
                 self._short, self._before = cost, (place, depth)
                 return False
         if self._plan is not None:
@@ -150,14 +180,13 @@ class Guide:
     def search(self, token: int, row: "Words | None") -> int:
         """Third: the token that stands. `row`: the mask behind it; None if there is none."""
         matcher, self._matcher = self._matcher, self.beyond
-        fits = self._leads_on(token) if row is not None else False
-        if fits or (fits is None and self._closes(row)):
+        if row is not None and self._closes(row):
             return token
         if self._plan is None:  # no end was found: look again behind the next token
             self._schedule(self._left)
             return token
-        self._matcher, (self._place, self._depth) = matcher, self._before
-        return self._stand_in()
+        self._matcher = matcher
+        return self._refuse()
 
     def _begin(self) -> None:
         self._enter()
@@ -201,8 +230,11 @@ class Guide:
 
     def _look(self, token: int, cost: int) -> tuple[int, bool] | None:
         """As `weigh`, of a token that there may be no room for."""
-        if self._follows(token) or self._stays(token):
+        if self._stays(token):
             return token, True
+        behind = self._trials.behind(token) if self._trials and self._tried_at == self._left + 1 else None
+        if behind is not None:
+            return token, self._goes(*behind)
         if self._plan is None:  # it was let go while there was room to spare
             row = self.seen and self.seen[0][self.seen[1]]
             self._plan = self._way(self._left + 1, PATIENT if self._lost else 1, row)
@@ -213,8 +245,15 @@ class Guide:
                 return token, True
             if self._follows(token):
                 return token, True
+        fits = self._leads_on(token)
+        if fits is not None:
+            return (token, True) if fits else (self._refuse(), False)
         self.beyond = self._matcher.copy()
         return None if self.beyond.accept(token) else (self.search(token, None), False)
+
+    def _refuse(self) -> int:
+        self._place, self._depth = self._before
+        return self._stand_in()
 
     def _stand_in(self) -> int:
         """The first token of the plan; at the end of it, the end of the sequence."""
@@ -234,7 +273,7 @@ class Guide:
 
     def _walk(self, token: int) -> None:
         move = self._moves[self._place][token]
-        self._place = move & QUIET
+        self._place, self._said = move & QUIET, token
         if move > QUIET:
             self._depth += (move >> DEEPER) - FLAT
 
@@ -246,6 +285,14 @@ class Guide:
         self._schedule(self._left)
         return True
 
+    def _goes(self, plan: list[int], matcher: Matcher | None) -> bool:
+        """Go where a trial has led. Whether the matcher has still to move."""
+        self._plan = plan
+        if matcher is not None:
+            self._matcher, self._last_way = matcher, plan
+        self._schedule(self._left)
+        return matcher is None
+
     def _stays(self, token: int) -> bool:
         """Whether the way to the end that is known leads there from behind the token too, as within a string."""
         way = self._last_way if self._plan is None else self._plan
@@ -256,12 +303,12 @@ class Guide:
         return True
 
     def _leads_on(self, token: int) -> bool | None:
-        """Of a token that begins the text of the plan: whether there is room for the rest. None: it begins another."""
-        rest = rest_behind(self.vocabulary, self._plan, token) if self._plan else None
-        if rest is None:
+        """Of a token that goes some of the plan's way: whether there is room for the rest. None: it is another one."""
+        if not self._plan:
             return None
-        if len(rest) > self._left or not (self._matcher.closes(rest) if rest else self._matcher.is_accepting):
-            return False
+        known, rest = rest_behind(self._matcher, self.vocabulary, self._plan, token)
+        if rest is None or len(rest) > self._left:
+            return False if known else None
         self._plan = rest
         self._schedule(self._left)
         return True

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from octavo.grammar.base import Words
+from octavo.grammar.base import Matcher, Words
 from octavo.grammar.growth import SPACE, is_outside, is_value
 from octavo.grammar.vocabulary import VocabularyTable, without
 
@@ -64,10 +64,25 @@ def _may_merge(vocabulary: VocabularyTable, way: Sequence[int], cut: int) -> boo
     return found is None or len(vocabulary.tokens[found[0]]) > len(left)
 
 
-def rest_behind(vocabulary: VocabularyTable, way: Sequence[int], token: int) -> list[int] | None:
-    """What is left of the way's text behind a token that begins it; None: the token begins another text."""
+def rest_behind(
+    matcher: Matcher, vocabulary: VocabularyTable, way: Sequence[int], token: int
+) -> tuple[bool, list[int] | None]:
+    """Whether a token goes some of the way, and what is left of the way to make the text whole behind it, if it can.
+
+    It may stand in place of the way's first, begin or end with a start of the way's text, or go another way.
+    """
+    rest = list(way[1:])
+    if matcher.closes([token, *rest]):
+        return True, rest
     text, first = vocabulary.tokens[token], vocabulary.tokens[way[0]]
-    if not text or not (first.startswith(text) or text.startswith(first)):
-        return None
+    begins = text != b"" and (first.startswith(text) or text.startswith(first))
+    if not begins and text[-1:] != first[:1]:
+        return False, None
     whole = vocabulary.text(way)
-    return vocabulary.greedy(whole[len(text) :]) if whole.startswith(text) else None
+    if begins and not whole.startswith(text):
+        return False, None
+    found = vocabulary.greedy(whole[len(text) if begins else 1 :])
+    if found is None:
+        return False, None
+    fits = matcher.closes([token, *found])
+    return begins or fits, found if fits else None

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from octavo.base.wire import Vocabulary
 from octavo.grammar import alone
-from octavo.grammar.closing import Closer, example
-from octavo.grammar.closings import closings
+from octavo.grammar.closing import example
 from octavo.grammar.compiled import Recipe, build
 from octavo.grammar.forms import check_spec
 from octavo.grammar.guide import Guide
 from octavo.grammar.llguidance import LLGuidance
 from octavo.grammar.spec import GrammarSpec
 from octavo.grammar.vocabulary import VocabularyTable
+from octavo.grammar.workshop import look_over
 
 EOS, THINK_END = 256, 257
 WIDTH = 300
@@ -91,10 +91,8 @@ def json_spec(schema, **options):
 def compiled(spec, table=TABLE, engine=ENGINE):
     form = check_spec(spec, example=partial(example, engine, table))
     grammar = engine.compile(form)
-    known = closings(table, form.hints, is_json=form.kind == "json_schema", longest=form.longest)
-    opening = Closer(table, known).shortest(grammar.matcher())
-    name = type(engine).__name__.lower()
-    return build(Recipe(name, replace(form, hints=()), known.opened(table, opening), opening), engine, table)
+    opening, known = look_over(table, grammar.matcher(), form)
+    return build(Recipe(type(engine).__name__.lower(), replace(form, hints=()), known, opening), engine, table)
 
 
 def bits(row, width=WIDTH):
