@@ -109,6 +109,8 @@ class Core:
         # of the tokens: that takes the host as long as the sampling the device.
         ahead = self.scheduler.plan() if moved and self._pipeline.will_starve else None
         try:
+            if ahead is not None:
+                self._pipeline.expect(ahead)
             self._pipeline.settle()
         finally:  # what is planned has to be begun, whatever interrupts
             if ahead is not None:

@@ -85,6 +85,11 @@ class Pipeline:
         and there is room for the next."""
         return not self._flying and len(self) < self.depth and self._in_turn()
 
+    def expect(self, plan: StepPlan) -> None:
+        """Tell of the step that is pushed next, if the newest one is still to be sampled."""
+        if self._computing is not None:
+            self._executor.expect(plan)
+
     def push(self, plan: StepPlan) -> None:
         """Enqueue a step. Its failure, even an immediate one, comes out of `pop`."""
         try:

@@ -143,6 +143,8 @@ class FakeExecutor:
         self.max_tokens = max_tokens
         self.rows: dict[int, _Row] = {}
         self.steps = 0
+        self.expected = 0  # steps that were told of before the one before was sampled
+        self._expected: StepPlan | None = None
         self.tokens_computed = 0
         self.violations: list[str] = []  # for callers that turn every exception into a failed step
         self.closed = False
@@ -183,9 +185,17 @@ class FakeExecutor:
     def unpin(self, array: Any) -> None:
         """It is as it was."""
 
+    def expect(self, plan: StepPlan) -> None:
+        """Nothing is prepared, but this plan has to come next."""
+        self._law(self._plan is not None, "a step is expected while none waits to be sampled")
+        self._expected = plan
+        self.expected += 1
+
     def forward(self, plan: StepPlan) -> None:
         """Check the plan, write its tokens to their blocks, check what each row reads. Raises PlanViolation."""
         self._law(self._plan is None, "forward was called twice without sample between")
+        self._law(self._expected is None or plan is self._expected, "another step comes than was expected")
+        self._expected = None
         self._law(not self.down, "a step came while the device slept")
         self._law(plan.step > self._last_step, f"step {plan.step} follows step {self._last_step}")
         self._last_step = plan.step

@@ -5,6 +5,7 @@ empty is padding on the scratch row and block 0. Rooms are captured in quiet mom
 often enough; until then, and for steps that fit no room, the ordinary launcher serves.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.base.errors import EngineError
 from octavo.base.plan import StepPlan
 from octavo.kernels.ahead import AheadOps, Lines, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, ForwardContext
@@ -26,7 +28,7 @@ from octavo.worker.lineup import NOBODY, Lineup
 from octavo.worker.numbers import Numbers, cut
 from octavo.worker.rooms import fitting, holding, rooms_for, tightest_first
 from octavo.worker.sample.step import RiderRule
-from octavo.worker.staging import Stager
+from octavo.worker.staging import Longs, Stager
 
 PATIENCE = 12  # steps that ask for a room before it is captured under load
 GRUDGE = 1000  # more of them before that is tried again where it failed: each try gives all caches back
@@ -52,6 +54,16 @@ class _Step:
         if found is None:
             found = self.sampled[count] = self.input.sampled[:, :count].unbind()
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A plan whose numbers are on their way to its step."""
+
+    step: _Step
+    plan: StepPlan
+    starts: Longs  # [R]
+    positions: Longs  # [S], of the sampled tokens
 
 
 class CapturedLauncher:
@@ -87,6 +99,7 @@ class CapturedLauncher:
         self._asked: Counter[Room] = Counter()
         self._lineup = NOBODY  # of the last plan
         self._settled: _Step | None = None  # the best one there is for it
+        self._sent: _Sent | None = None  # of the plan that is expected
         self._lines = Lines(table.tokens, table.blocks, table.columns[:, NUM_PROMPT])
         rows = max(room.rows for room in self._rooms)
         tokens = max(room.tokens for room in self._rooms)
@@ -97,6 +110,14 @@ class CapturedLauncher:
         sampled = torch.zeros(3, rows, dtype=torch.int64, device=device)
         self._board = DrawingBoard(platform, ops, ground, rows, rules)
         self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks, sampled)
+
+    def expect(self, plan: StepPlan) -> None:
+        """Send the numbers of a plan that differs from the last in lengths and blocks alone. The device has them before
+        it draws the last step's tokens, which looks at none of them."""
+        self._sent = None
+        if self._settled is not None and self._lineup.is_of(plan):
+            with contextlib.suppress(EngineError):  # `launch` meets it again
+                self._sent = self._send(self._settled, plan)
 
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
         step = None if whole or not plan.sample else self._step_for(plan)
@@ -136,14 +157,21 @@ class CapturedLauncher:
             self._settled = step
         return step
 
-    def _replay(self, step: _Step, plan: StepPlan) -> Launched:
-        lineup = self._lineup
+    def _send(self, step: _Step, plan: StepPlan) -> "_Sent":
         starts = np.asarray(plan.starts, dtype=np.int64)
-        seq_lens = starts + lineup.counts
-        positions = seq_lens[lineup.sample]
-        step.numbers.lay_out(lineup, seq_lens, positions)
+        seq_lens = starts + self._lineup.counts
+        positions = seq_lens[self._lineup.sample]
+        step.numbers.lay_out(self._lineup, seq_lens, positions)
         self._take_in(plan, step.numbers)
         self._stager.fill(step.device, step.numbers.host)
+        return _Sent(step, plan, starts, positions)
+
+    def _replay(self, step: _Step, plan: StepPlan) -> Launched:
+        lineup, sent = self._lineup, self._sent
+        self._sent = None
+        if sent is None or sent.plan is not plan or sent.step is not step:
+            sent = self._send(step, plan)
+        positions = sent.positions
         chosen = step.body.replay()
         sampled = positions.size
         sample_index, sample_rows, sample_positions = step.places_of(sampled)
@@ -157,7 +185,7 @@ class CapturedLauncher:
             sample_positions=sample_positions,
             rows=lineup.rows,
             query_start=lineup.query_start,
-            starts=starts,
+            starts=sent.starts,
             host_sample_rows=lineup.sampled_rows,
             host_sample_positions=positions,
         )

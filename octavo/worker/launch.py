@@ -52,6 +52,11 @@ class Launcher(Protocol):
         """Have the table take a plan in, and enqueue the model on it. `whole`: all hidden states will be read."""
         ...
 
+    def expect(self, plan: StepPlan) -> None:
+        """Do what can be done of the next `launch` while the step before is not sampled yet. The plan adds no rows and
+        drops none."""
+        ...
+
     def prepare(self) -> bool:
         """Use a quiet moment to make later launches cheaper; True while there is more to do."""
         ...
@@ -72,6 +77,9 @@ class EagerLauncher:
         hidden = self._ground.model(batch.input_ids, batch.positions, context)
         chosen = hidden.index_select(0, batch.sample_index)
         return Launched(plan, batch, hidden, chosen, lambda: self._greedy(batch, chosen))
+
+    def expect(self, plan: StepPlan) -> None:
+        """All of it comes with `launch`."""
 
     def prepare(self) -> bool:
         return False

@@ -64,6 +64,12 @@ class Runner:
         self._begun: _Begun | EngineError | None = None
         self._inference = torch.inference_mode()  # kept, since to make one costs more than to enter it
 
+    def expect(self, plan: StepPlan) -> None:
+        """Prepare what `forward` will do for this plan, while the step before it is still to be sampled."""
+        if not plan.added and not plan.dropped:
+            with self._inference:
+                self._launcher.expect(plan)
+
     def forward(self, plan: StepPlan) -> None:
         """Enqueue the model's part of a step."""
         if self._begun is not None:

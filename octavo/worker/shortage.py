@@ -47,6 +47,9 @@ class FrugalLauncher:
         self._eager = eager
         self._full = False
 
+    def expect(self, plan: StepPlan) -> None:
+        self._launcher.expect(plan)
+
     def launch(self, plan: StepPlan, *, whole: bool) -> Launched:
         """A launch only writes what it would write again, so it may be repeated."""
         try:

@@ -214,6 +214,10 @@ class Worker:
         """Enqueue the model's part of a step."""
         self._started().forward(plan)
 
+    def expect(self, plan: StepPlan) -> None:
+        """Prepare the model's part of the next step, as far as that needs nothing from the sampling before it."""
+        self._started().expect(plan)
+
     def sample(self, riders: dict[str, Any]) -> StepPending | FailedPending:
         """Enqueue the sampling of the step last given to `forward`."""
         pending = self._started().sample(riders)

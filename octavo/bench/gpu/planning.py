@@ -61,6 +61,9 @@ class NullExecutor:
     def unpin(self, array: Any) -> None:
         """It is as it was."""
 
+    def expect(self, plan: StepPlan) -> None:
+        """Nothing is prepared."""
+
     def forward(self, plan: StepPlan) -> None:
         self._plan = plan
 

@@ -52,6 +52,11 @@ class Executor(Protocol):
         """Enqueue the model's part of a step; returns before the device is done."""
         ...
 
+    def expect(self, plan: StepPlan) -> None:
+        """The step that `forward` is given next, told while the one before is still to be sampled: what of it needs
+        nothing from that may be prepared."""
+        ...
+
     def sample(self, riders: dict[str, Any]) -> Pending:
         """Enqueue the sampling of the step last given to `forward`."""
         ...

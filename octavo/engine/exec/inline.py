@@ -64,6 +64,9 @@ class ThreadedExecutor:
     def unpin(self, array: Any) -> None:
         self._worker.unpin(array)
 
+    def expect(self, plan: StepPlan) -> None:
+        """The thread has enough to do."""
+
     def forward(self, plan: StepPlan) -> None:
         self._forward = self._thread.submit(self._worker.forward, plan)
 

@@ -205,6 +205,17 @@ def test_the_device_computes_a_constrained_step_while_the_one_before_is_taken_in
     assert order[at - 2 : at + 2] == ["sample", f"forward {step + 1}", f"take {step}", "sample"]
 
 
+def test_the_next_step_is_told_of_before_the_last_is_sampled(seats):
+    """Of all steps of a constrained crowd but the first, and those that come after a token that did not stand."""
+    core = make_core(seats(), depth=2)
+    wanted = [request(f"r{i}", json_spec(SCHEMAS[i]), seed=i, max_tokens=60) for i in range(2)]
+    check(wanted, run(core, wanted))
+    assert 0.8 * core.executor.steps < core.executor.expected < core.executor.steps
+    free = make_core(seats(), depth=2)
+    run(free, [request("r2")])
+    assert free.executor.expected == 0
+
+
 @pytest.mark.parametrize("depth", [2, 3])
 def test_one_that_comes_while_free_ones_run_ahead_waits_for_their_results(seats, depth):
     core = make_core(seats(), depth=depth)
