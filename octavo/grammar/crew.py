@@ -78,6 +78,16 @@ class Crew:
             except OSError as error:
                 self._lose(error)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all followers that are to come take guides."""
+        try:
+            for link in self._links:
+                link.look()
+        except Broken as error:
+            self._lose(error)
+        return len(self._links) == self._size and all(link.backends for link in self._links)
+
     def add(
         self,
         guide: Guide,

@@ -13,6 +13,7 @@ from octavo.bench.structured.cost import schema_of
 
 SPECIAL = (b"<unk>", b"<s>", b"</s>")
 END = 2
+HELP_S = 20.0
 _JSON = [
     b'{"',
     b'":',
@@ -56,6 +57,16 @@ def dress(llm: Any) -> None:
     seat._compiler = None
     client.provide(lambda: vocabulary(client.ready.vocab_size))
     llm._text.tokenizer.eos_ids = (END,)
+
+
+def helped(llm: Any) -> None:
+    """Wait until the processes that help to follow constraints are there, if any are to come: seconds after the first
+    crowd of a server's life."""
+    crew = llm._client.engine.core._seat._crew
+    end = time.monotonic() + HELP_S
+    while not crew.is_complete and time.monotonic() < end:
+        crew.start()
+        time.sleep(0.05)
 
 
 def held_lengths(llm: Any, size: int, sizes: Sizes, seed: int) -> tuple[list[int], float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.bench.data import even
 from octavo.bench.gpu.child import Report
-from octavo.bench.gpu.held import dress, free_seconds, held_lengths
+from octavo.bench.gpu.held import dress, free_seconds, held_lengths, helped
 from octavo.bench.gpu.host import busy_share, host_time
 from octavo.bench.gpu.setting import Setting, model_folder
 from octavo.bench.gpu.timing import repeated
@@ -89,7 +89,10 @@ class Offline:
             dress(self._llm)
             self._dressed = True
         lengths, first = held_lengths(self._llm, size, sizes, self._next())
-        free_seconds(self._llm, lengths, sizes, self._next())
+        helped(self._llm)
+        for _ in range(2):
+            held_lengths(self._llm, size, sizes, self._next())
+            free_seconds(self._llm, lengths, sizes, self._next())
         held, free = [], []
         for _ in range(sizes.decode_rounds):
             lengths, seconds = held_lengths(self._llm, size, sizes, self._next())

@@ -38,7 +38,8 @@ def crew(monkeypatch):
     monkeypatch.setattr("octavo.grammar.crew.FEW", 2)
     made = Crew(Setup(WIRE, WIDTH, 1 << 28), TABLE, size=3)
     made.start()
-    wait_until(lambda: all(link.look() or link.backends for link in made._links))
+    assert not made.is_complete
+    wait_until(lambda: made.is_complete)
     yield made
     made.close()
     assert made._enlisted is None
@@ -256,6 +257,13 @@ def test_a_guide_that_a_follower_cannot_make_stays_here(crew, recipes):
     wait_until(lambda: crew.has_begun(guide))
     assert guide.here is not None
     assert not guide.begun
+
+
+def test_a_crew_is_complete_when_nobody_is_to_come(crew):
+    assert crew.is_complete
+    crew._enlisted.process.kill()
+    wait_until(lambda: not crew.is_complete)
+    assert Crew(Setup(WIRE, WIDTH, 1 << 28), TABLE).is_complete
 
 
 def test_followers_are_for_cores_to_spare():
