@@ -9,6 +9,7 @@ import pytest
 
 from octavo.base.args import options_of
 from octavo.base.config import OctavoConfig
+from octavo.bench import report
 from octavo.bench.gpu.drive import parser as gpu_parser
 from octavo.cli.main import SUMMARIES
 from octavo.cli.reference import commands, page
@@ -96,3 +97,27 @@ def test_decisions_are_numbered_without_gaps():
 def test_the_python_of_the_readme_is_python():
     for source in re.findall(r"```python\n(.*?)```", "".join(path.read_text("utf-8") for path in PAGES), re.DOTALL):
         compile(source, "README", "exec")
+
+
+README_ROWS = {
+    "Qwen3-0.6B, 256 requests, offline": ("nvidia-h200", ["T1"]),
+    "Qwen3-0.6B, decode at batch 1; 16; 64": ("nvidia-h200", ["T5", "T5.16", "T5.64"]),
+    "Qwen3-0.6B over HTTP, 64 at once, 512 in, 256 out": ("nvidia-h200", ["T13"]),
+    "Qwen3-8B, 256 requests, offline": ("nvidia-h200", ["T3"]),
+    "Qwen3-8B, decode at batch 1; 16; 64": ("nvidia-h200", ["T6", "T6.16", "T6.64"]),
+    **{
+        start: ("cpu-amd-epyc-2c-avx512", [*(f"Octavo, decode at batch {n}, {name}" for n in (1, 16, 64)), prefill])
+        for start, name in (("Q4_0", "Q4_0"), ("Q8_0", "Q8_0"), ("Q4_K_M, the default", "Q4_K_M"))
+        for prefill in [f"prefill of 1,024 tokens, {name}"]
+    },
+}
+
+
+@pytest.mark.parametrize("start", README_ROWS)
+def test_the_figures_of_the_readme_are_the_last_results(start):
+    machine, wanted = README_ROWS[start]
+    found = report.read(sorted((ROOT / "benchmarks/results" / machine).glob("*.json"))[-1])
+    values = {name: row.value for row in found.rows for name in (row.id, row.what)}
+    cells = [line.split("|")[1:3] for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line[:1] == "|"]
+    told = {name.strip(): value.strip() for name, value in cells}[start]
+    assert told == "; ".join(f"{values[name]:,.0f}" for name in wanted)
