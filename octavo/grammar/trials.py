@@ -13,7 +13,7 @@ from octavo.grammar.closing import Closer
 from octavo.grammar.tight import rest_behind
 from octavo.grammar.vocabulary import VocabularyTable, without
 
-FEW = 16  # tokens of a mask; to try one takes 20 to 200 us
+FEW = 6  # tokens of a mask; to try one takes 20 to 200 us, and masks of more of them are seldom tight
 
 Behind = tuple[list[int], Matcher | None]
 """A way to the end from behind a token, and the matcher there if one was moved."""
