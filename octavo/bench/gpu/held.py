@@ -60,8 +60,8 @@ def dress(llm: Any) -> None:
 
 
 def helped(llm: Any) -> None:
-    """Wait until the processes that help to follow constraints are there, if any are to come: seconds after the first
-    crowd of a server's life."""
+    """Wait until the processes that help to follow constraints are there, if any are to come. A server starts them in
+    its first quiet moment."""
     crew = llm._client.engine.core._seat._crew
     end = time.monotonic() + HELP_S
     while not crew.is_complete and time.monotonic() < end:
