@@ -81,11 +81,7 @@ class Crew:
     @property
     def is_complete(self) -> bool:
         """Whether all followers that are to come take guides."""
-        try:
-            for link in self._links:
-                link.look()
-        except Broken as error:
-            self._lose(error)
+        self._hear(self._links)
         return len(self._links) == self._size and all(link.backends for link in self._links)
 
     def add(
@@ -250,18 +246,21 @@ class Crew:
         if len(self._here) < FEW:
             return None
         self.start()
-        try:
-            for link in self._links:
-                if not link.backends:
-                    link.look()
-        except Broken as error:
-            self._lose(error)
+        self._hear([link for link in self._links if not link.backends])
         able = [link for link in self._links if backend in link.backends]
         if len(able) < len(self._links) or not able:  # they come one after the other
             return None
         least = min(able, key=lambda link: len(link.guides))
         found = next((link for link in able if len(link.guides) < FEW), least)
         return found if len(found.guides) < OWN else None
+
+    def _hear(self, links: Sequence[Link]) -> None:
+        """What they have said unasked."""
+        try:
+            for link in links:
+                link.look()
+        except Broken as error:
+            self._lose(error)
 
     @property
     def _links(self) -> list[Link]:

@@ -39,11 +39,6 @@ def check_shape(spec: GrammarSpec) -> None:
     check(spec)
 
 
-@lru_cache(KEPT)
-def _check_shape_once(spec: GrammarSpec) -> None:
-    _check_shape(spec)
-
-
 def _check_shape(spec: GrammarSpec) -> None:
     if spec.kind in UNSEEN:
         _check_markers(spec, spec.param)
@@ -53,6 +48,9 @@ def _check_shape(spec: GrammarSpec) -> None:
             _tag(spec.source, spec.param)
     else:
         check_spec(spec, search=False)
+
+
+_check_shape_once = lru_cache(KEPT)(_check_shape)
 
 
 def check_spec(spec: GrammarSpec, *, search: bool = True, example: Example = no_example) -> Form:
