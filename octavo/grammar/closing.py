@@ -14,7 +14,7 @@ import numpy as np
 from octavo.grammar.base import Backend, Form, Matcher, Refused, Words
 from octavo.grammar.closings import Closings, Run, closings
 from octavo.grammar.growth import FAR
-from octavo.grammar.rests import Rests, allowed, whole_rests
+from octavo.grammar.rests import Rests, allowed, tokens_of, whole_rests
 from octavo.grammar.sample import sample
 from octavo.grammar.vocabulary import VocabularyTable
 
@@ -235,13 +235,10 @@ class Closer:
         """The likely moves, then some of all that the mask allows."""
         yield from self._likely(row)
         single, lengths = self._vocabulary.single, self._vocabulary.lengths
-        words = np.flatnonzero(row)
-        bits = np.unpackbits(row[words].view(np.uint8), bitorder="little")
-        if np.count_nonzero(bits) > WIDE:
+        tokens = tokens_of(row, WIDE)
+        if tokens is None:
             found = single[allowed(row, single)][:FEW]
         else:
-            places = np.flatnonzero(bits)
-            tokens = words[places >> 5] * 32 + (places & 31)
             tokens = tokens[np.argsort(-lengths[tokens], kind="stable")]
             found = tokens if tokens.size <= 2 * FEW else np.concatenate([tokens[:FEW], tokens[-FEW:]])
         for token in found.tolist():

@@ -16,6 +16,17 @@ def allowed(row: Words, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return found
 
 
+def tokens_of(row: Words, most: int) -> npt.NDArray[np.int64] | None:
+    """The tokens that a mask lets come; None if they are more than `most`."""
+    words = np.flatnonzero(row)
+    bits = np.unpackbits(row[words].view(np.uint8), bitorder="little")
+    if np.count_nonzero(bits) > most:
+        return None
+    places = np.flatnonzero(bits)
+    found: npt.NDArray[np.int64] = words[places >> 5] * 32 + (places & 31)
+    return found
+
+
 def whole_rests(row: Words, way: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
     """Rests of at most `limit` tokens of the way whose first the mask lets come, the shortest first."""
     words = row.data  # one by one: most often one of the first few does

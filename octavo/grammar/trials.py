@@ -10,6 +10,7 @@ import numpy as np
 
 from octavo.grammar.base import Matcher, Words
 from octavo.grammar.closing import Closer
+from octavo.grammar.rests import tokens_of
 from octavo.grammar.tight import rest_behind
 from octavo.grammar.vocabulary import VocabularyTable, without
 
@@ -92,7 +93,5 @@ def others(row: Words, token: int) -> int:
 
 def few(row: Words) -> list[int]:
     """The tokens of a mask, if they are few."""
-    words = row.nonzero()[0]
-    places = np.flatnonzero(np.unpackbits(row[words].view(np.uint8), bitorder="little"))
-    found: list[int] = [] if places.size > FEW else (words[places >> 5] * 32 + (places & 31)).tolist()
-    return found
+    tokens = tokens_of(row, FEW)
+    return [] if tokens is None else tokens.tolist()
