@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from triton import AsyncCompileMode, FutureKernel, knobs
@@ -89,18 +89,19 @@ class Compiler:
         if not _noting.get():  # another thread's
             return JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **options)
         self._launching = kernel
-        _ = kernel.device_caches[driver.active.get_current_device()]  # sets what the next line changes
-        kernel.ASTSource = _Source
+        _ = kernel.device_caches[driver.active.get_current_device()]  # sets what the next lines change
+        source = kernel.ASTSource
+        kernel.ASTSource = _stubbed(source)
         try:
             made = JITFunction.run(kernel, *args, grid=grid, warmup=True, **options)
         finally:
-            kernel.ASTSource = ASTSource
+            kernel.ASTSource = source
         if self._new:
             # Where the kernel will be looked for, so that whoever launches it finds that it is under way.
             device, key = self._new.pop()
-            cache = kernel.device_caches[device][0]
-            cache.setdefault(key, made)
-            self._noted.append((cache, key, made))
+            kept = kernel.device_caches[device][0]
+            kept.setdefault(key, made)
+            self._noted.append((kept, key, made))
         return made
 
     def _about_to_compile(self, *, key: Any, compile: dict[str, Any], **_: Any) -> None:
@@ -120,9 +121,9 @@ class Compiler:
     def close(self) -> None:
         """Begin no further kernel; those not begun are forgotten."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for cache, key, kernel in self._noted:
+        for kept, key, kernel in self._noted:
             if kernel.future.cancel():
-                cache.pop(key, None)
+                kept.pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class _Job:
 
 def _made(compile_one: Callable[[], Any]) -> Any:
     kernel = compile_one()
-    if isinstance(kernel.src, _Source):
+    if isinstance(kernel.src, _Stubbed):
         kernel.src.join()
     # The stub that launches it is C; it, too, is kept on disk by what it looks like. Trouble shows again at the launch.
     with suppress(Exception):
@@ -149,9 +150,16 @@ def _made(compile_one: Callable[[], Any]) -> Any:
     return kernel
 
 
-class _Source(ASTSource):  # type: ignore[misc]
+@cache
+def _stubbed(source: type[ASTSource]) -> type[ASTSource]:
+    """That kind of source, Triton's or Gluon's, with its stub."""
+    return type("Source", (_Stubbed, source), {})
+
+
+class _Stubbed:
     """A kernel to be compiled; if nobody has kept it, the C compiler works on its stub beside."""
 
+    signature: dict[Any, Any]
     _stub: threading.Thread | None = None
 
     def make_ir(self, *args: Any) -> Any:
@@ -160,7 +168,7 @@ class _Source(ASTSource):  # type: ignore[misc]
             self._stub = threading.Thread(target=self._compile_stub, daemon=True, name="octavo-stub")
             self._stub.start()
         with _walking:
-            return super().make_ir(*args)
+            return super().make_ir(*args)  # type: ignore[misc]
 
     def join(self) -> None:
         if self._stub is not None:

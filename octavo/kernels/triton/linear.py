@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from octavo.kernels.context import Norm
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.linear_one import fits_one, one_token_linear
-from octavo.kernels.triton.linear_some import shape_in_parts, shape_whole, some_token_linear
+from octavo.kernels.triton.linear_shape import shape_in_parts, shape_whole
+from octavo.kernels.triton.linear_some import some_token_linear
 from octavo.kernels.triton.norm import add_rms_norm
 
 

@@ -4,13 +4,10 @@ The first lines of the weight that a program will read are asked into the L2 cac
 it (programmatic dependent launch), so that reading memory goes on between kernels; more than the first crowd out what
 is being read. Parts of a split K are left as they are, for the addition and norm that follow to sum.
 
-Some products are the faster for bulk copies (linear_bulk): their shapes say so, and stand before those that take their
-place where the device has none.
-
-Legend: T tokens, K input size, N output features, S parts of K.
+Where the device can have whole tiles of the weight on their way by then, another kernel takes their place
+(linear_early). Legend: T tokens, K input size, N output features, S parts of K.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,119 +15,12 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.act import gated
-from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, pow2, shared_memory, wait_for_inputs
-from octavo.kernels.triton.linear_bulk import BULK, readable, some_tokens_in_bulk, tiles
+from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, wait_for_inputs
+from octavo.kernels.triton.hopper import readable
+from octavo.kernels.triton.linear_early import early_linear
+from octavo.kernels.triton.linear_shape import LINE, Shape
 
-MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
-_FEATURES = 64  # of a program
-_LEAST = 4096  # features that keep the device busy without a gate
-_PROGRAMS = 128  # that keep it busy
 _AHEAD = 128
-_LINE = 64  # numbers of 16 bits in a line of the L2 cache
-_ANY = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What one program computes, and how."""
-
-    features: int
-    tokens: int
-    depth: int  # of K, at once
-    parts: int  # of K, over programs
-    warps: int
-    stages: int
-    bulk: bool = False  # read by bulk copies, if the matrices allow it
-
-
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """What was the fastest on an H200, within a layer of a 0.6B, 1.7B, 4B or 8B model, for as many tokens and as many
-    numbers in the matrix, or features, as these. Behind the last of a list cuBLAS is as fast."""
-
-    most_tokens: int
-    most: int
-    tokens: int
-    depth: int
-    stages: int
-    warps: int = 4
-    parts: int = 0  # 0: as many as make up the programs
-    least_size: int = 0  # of K
-    bulk: bool = False
-
-
-_WHOLE = (  # by the matrix's numbers
-    _Best(16, _ANY, tokens=16, depth=128, stages=6),
-    _Best(32, 1 << 25, tokens=32, depth=128, stages=6),
-    _Best(64, 1 << 23, tokens=32, depth=128, stages=6),
-    _Best(64, 1 << 25, tokens=64, depth=128, stages=6, bulk=True),
-    _Best(64, 1 << 25, tokens=64, depth=128, stages=4),
-    _Best(128, 1 << 23, tokens=64, depth=128, stages=4),
-    _Best(256, 1 << 22, tokens=128, depth=128, stages=4, bulk=True),
-    _Best(256, 1 << 22, tokens=128, depth=64, stages=4, warps=8),
-)
-_GATED = (  # by the numbers of one of the two
-    _Best(16, _ANY, tokens=16, depth=128, stages=4),
-    _Best(32, 1 << 24, tokens=32, depth=128, stages=4),
-    _Best(32, 1 << 25, tokens=32, depth=64, stages=4),
-    _Best(32, _ANY, tokens=32, depth=128, stages=4),
-    _Best(64, 1 << 22, tokens=32, depth=64, stages=6),
-    _Best(64, 1 << 24, tokens=64, depth=128, stages=4),
-    _Best(64, _ANY, tokens=64, depth=64, stages=4),
-    _Best(128, 1 << 22, tokens=64, depth=128, stages=4),
-)
-_PARTS = (  # by features
-    _Best(16, 4096, tokens=16, depth=128, stages=6),
-    _Best(32, 4096, tokens=32, depth=128, stages=6),
-    _Best(64, 1024, tokens=32, depth=128, stages=6),
-    _Best(64, 4096, tokens=64, depth=128, stages=6, bulk=True),
-    _Best(64, 4096, tokens=64, depth=128, stages=4),
-    _Best(128, 2048, tokens=64, depth=128, stages=4),
-    _Best(256, 1024, tokens=64, depth=128, stages=6, bulk=True),
-    _Best(256, 1024, tokens=128, depth=64, stages=4, parts=4, least_size=3072),
-    _Best(256, 1024, tokens=64, depth=128, stages=4),
-)
-
-
-def shape_whole(x: torch.Tensor, features: int, *, gate: bool) -> Shape | None:
-    """How to compute a product whole, with or without a gate; None: cuBLAS is as fast."""
-    size = x.shape[1]
-    if not _fits(x) or features > MAX_FEATURES or size % 128 or not (gate or features >= _LEAST):
-        return None
-    best = _find(_GATED if gate else _WHOLE, x, features * size)
-    return None if best is None else _shape(best, best.depth, 1, rows=2 * _FEATURES if gate else _FEATURES)
-
-
-def shape_in_parts(x: torch.Tensor, features: int) -> Shape | None:
-    """How to split a product over K; None: it is better whole."""
-    tokens, size = x.shape
-    best = _find(_PARTS, x, features) if _fits(x) else None
-    if best is None:
-        return None
-    tiles = triton.cdiv(features, _FEATURES) * triton.cdiv(tokens, best.tokens)
-    parts = best.parts or pow2(min(8, _PROGRAMS // tiles) + 1) // 2
-    while parts > 1 and size % (parts * _LINE):
-        parts //= 2
-    if parts < 2:
-        return None
-    return _shape(best, best.depth if size // parts % best.depth == 0 else _LINE, parts, rows=_FEATURES)
-
-
-def _fits(x: torch.Tensor) -> bool:
-    return x.dtype != torch.float32 and x.shape[0] > 1
-
-
-def _find(table: tuple[_Best, ...], x: torch.Tensor, most: int) -> _Best | None:
-    tokens, size = x.shape
-    known = (best for best in table if BULK or not best.bulk)
-    fit = (best for best in known if tokens <= best.most_tokens and most <= best.most and size >= best.least_size)
-    return next(fit, None)
-
-
-def _shape(best: _Best, depth: int, parts: int, *, rows: int) -> Shape | None:
-    """With as many of the stages as the device has shared memory for; None: not even two."""
-    stages = min(best.stages, shared_memory() // ((rows + best.tokens) * depth * 2))
-    return None if stages < 2 else Shape(_FEATURES, best.tokens, depth, parts, best.warps, stages, best.bulk)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -175,6 +65,8 @@ def some_token_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Shape, activation: str = "none"
 ) -> torch.Tensor:
     """``act(x W^T + b)``: ``[T, K] -> [T, N]``, or with K in parts their ``[S, T, N]`` fp32, without a bias."""
+    if shape.early and readable(x) and readable(weight):
+        return early_linear(x, weight, bias, shape, activation)
     tokens, size = x.shape
     features = weight.shape[0] // (1 if activation == "none" else 2)
     split = shape.parts > 1
@@ -193,11 +85,7 @@ def some_token_linear(
         "num_warps": shape.warps,
         **LAUNCH,
     }
-    if shape.bulk and activation == "none" and readable(x) and readable(weight):
-        x_tiles, w_tiles = tiles(x, shape.tokens, shape.depth), tiles(weight, shape.features, shape.depth)
-        some_tokens_in_bulk[grid](x_tiles, w_tiles, adds, y, tokens, features, **options)
-        return y
-    ahead = min(size // shape.parts, _AHEAD) // _LINE
+    ahead = min(size // shape.parts, _AHEAD) // LINE
     strides = x.stride(0), weight.stride(0)
     _some_tokens[grid](x, weight, adds, y, tokens, features, *strides, ACT=activation, AHEAD=ahead, **options)
     return y

@@ -160,13 +160,15 @@ several.wait()
 assert len(texts) == 11 and most == [1]  # of one text, one after the other: all but the first will find it
 """
 
-# Products that are read by bulk copies: what is made of tensors without memory is what a true launch looks for, and the
-# stub is made once, when it is known how tiles lie in shared memory.
-BULK = """
+# Products whose weights come early: what is made of tensors without memory is what a true launch looks for, and the
+# stub is made once, when it is known how tiles lie in shared memory. All tiles of the weight that have room are asked
+# for before the wait for the kernel before, those of the inputs behind it.
+EARLY = """
 from types import SimpleNamespace
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
-from octavo.kernels.triton import linear_some
+from octavo.kernels.triton.linear_shape import shape_in_parts, shape_whole
+from octavo.kernels.triton.linear_some import some_token_linear
 texts = []
 def compile_module(src, **_):
     texts.append(src)
@@ -175,26 +177,33 @@ nvidia.compile_module_from_src, nvidia.library_dirs = compile_module, list
 driver.active.launcher_cls = nvidia.CudaLauncher
 
 def products(device, tokens):
-    qkv, o = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for shape in ((4096, 1024), (1024, 2048)))
+    sizes = (4096, 1024), (1024, 2048), (6144, 1024)
+    qkv, o, gate_up = (torch.zeros(size, dtype=torch.bfloat16, device=device) for size in sizes)
     bias = torch.zeros(4096, dtype=torch.bfloat16, device=device)
     x = torch.zeros((tokens, 1024), dtype=torch.bfloat16, device=device)
     wide = torch.zeros((tokens, 4096), dtype=torch.bfloat16, device=device)
-    whole, parts = linear_some.shape_whole(x, 4096, gate=False), linear_some.shape_in_parts(wide[:, 2048:], 1024)
-    assert whole.bulk and parts.bulk
+    whole, parts = shape_whole(x, 4096, gate=False), shape_in_parts(wide[:, 2048:], 1024)
+    gate = shape_whole(x, 3072, gate=True)
+    assert whole.early and parts.early and gate.early
     for added in (None, bias):
-        linear_some.some_token_linear(x, qkv, added, whole)
-    linear_some.some_token_linear(wide[:, 2048:], o, None, parts)
+        some_token_linear(x, qkv, added, whole)
+    some_token_linear(wide[:, 2048:], o, None, parts)
+    some_token_linear(x, gate_up, None, gate, "silu")
 
 compiler = Compiler(2)
-compiler.note(lambda: products("meta", 256))
-assert compiler.count == 3
-compiler.note(lambda: [products("cpu", tokens) for tokens in (256, 129, 200)])
-assert compiler.count == 3, compiler.count
+compiler.note(lambda: products("meta", 64))
+assert compiler.count == 4
+compiler.note(lambda: [products("cpu", tokens) for tokens in (64, 33, 50)])
+assert compiler.count == 4, compiler.count
 compiler.wait()
-assert len(texts) == 3 and all("CUtensorMap" in text for text in texts)
-for *_, kernel in compiler._noted:
-    read = kernel.result().asm["ptx"]
-    assert 0 < read.index("griddepcontrol.wait") < read.index("cp.async.bulk.tensor")
+assert len(texts) == 4 and all("CUtensorMap" in text for text in texts)
+for *_, made in compiler._noted:
+    kernel = made.result()
+    before, behind = kernel.asm["ptx"].split("griddepcontrol.wait")
+    tiles = before.count("cp.async.bulk.tensor")
+    assert tiles >= 4 and behind.count("cp.async.bulk.tensor") >= tiles
+    assert "wgmma.mma_async" in behind and "ld.global" not in before
+    assert kernel.metadata.shared <= 232_448
 """
 
 TOO_LATE = """
@@ -211,8 +220,8 @@ else:
 
 @pytest.mark.parametrize(
     "code",
-    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, BULK, TOO_LATE],
-    ids=["compiled", "under way", "sampling", "large first", "stub", "bulk", "too late"],
+    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, EARLY, TOO_LATE],
+    ids=["compiled", "under way", "sampling", "large first", "stub", "early", "too late"],
 )
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)
