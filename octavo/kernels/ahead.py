@@ -86,6 +86,6 @@ class AheadOps(Protocol):
 
 
 class MakeAheadOps(Protocol):
-    def __call__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> AheadOps:
+    def __call__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int, block_size: int) -> AheadOps:
         """`group`: query heads that share a KV head."""
         ...

@@ -63,7 +63,7 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "forbid": forbid,
         "write_tokens": write_tokens,
     }
-    return Ops(**entries, ahead=None, compiler=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
+    return Ops(**entries, self_attention=None, ahead=None, compiler=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
 
 
 def triton(device: torch.device) -> Ops:

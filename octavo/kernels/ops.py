@@ -65,6 +65,20 @@ class PagedAttention(Protocol):
         ...
 
 
+class SelfAttention(Protocol):
+    def __call__(
+        self,
+        projected: Projected,
+        kv: Tensor,
+        meta: AttentionMeta,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """`QkvPrologue`, then `PagedAttention`: gives ``[T, H, D]``."""
+        ...
+
+
 class Linear(Protocol):
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``[T, E] x [O, E] -> [T, O]``."""
@@ -199,6 +213,7 @@ class Ops:
     act_mul: ActMul
     qkv_prologue: QkvPrologue
     paged_attention: PagedAttention
+    self_attention: SelfAttention | None  # None: the two before it in turn
     linear: Linear
     linear_parts: LinearParts
     normed_linear: NormedLinear

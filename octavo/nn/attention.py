@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from octavo.kernels.context import ForwardContext, Projected
+from octavo.kernels.context import AttentionMeta, ForwardContext, Projected
 from octavo.models.arch import Attention as Heads
 from octavo.nn.kit import Kit
 from octavo.nn.linear import Linear
@@ -64,11 +64,15 @@ class Attention(nn.Module):
             heads.num_kv_heads,
             heads.head_dim,
         )
-        q = self.ops.qkv_prologue(projected, kv, meta)
-        out = self.ops.paged_attention(q, kv, meta, heads.scale, heads.window, heads.softcap)
-        out = out.view(-1, self.q_size)
+        out = self._attend(projected, kv, meta).view(-1, self.q_size)
         result: Tensor = self.o.before_norm(out) if parts else self.o(out)
         return result
+
+    def _attend(self, projected: Projected, kv: Tensor, meta: AttentionMeta) -> Tensor:
+        rules = self.heads.scale, self.heads.window, self.heads.softcap
+        if self.ops.self_attention is not None:
+            return self.ops.self_attention(projected, kv, meta, *rules)
+        return self.ops.paged_attention(self.ops.qkv_prologue(projected, kv, meta), kv, meta, *rules)
 
     def _norm_whole(self, qkv: Tensor, q_norm: RmsNorm, k_norm: RmsNorm) -> Tensor:
         """Norm over all heads together (OLMo 2)."""

@@ -87,7 +87,9 @@ def build_runner(
 def ahead_ops(ops: Ops, layout: KVLayout, kv_dtype: torch.dtype, group: int) -> AheadOps | None:
     """What steps planned ahead need, for this model's heads; None where the operations have no such thing."""
     spec = layout.groups[0].spec
-    return None if ops.ahead is None else ops.ahead(group, spec.num_kv_heads, spec.head_dim, kv_dtype.itemsize)
+    if ops.ahead is None:
+        return None
+    return ops.ahead(group, spec.num_kv_heads, spec.head_dim, kv_dtype.itemsize, layout.block_size)
 
 
 def batch_builder(

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 
 from octavo.kernels.ahead import Ints, Lines, Longs, Room, Sent, StepInput
-from octavo.kernels.context import AttentionMeta
+from octavo.kernels.context import AttentionMeta, Projected
+from octavo.kernels.triton import attention_early
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, deal_tiles, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
 from octavo.kernels.triton.attention_prefill import Tiles, prefill_attention
 from octavo.kernels.triton.attention_tiling import Heads, Tiling, max_tiles, tiling
+from octavo.kernels.triton.prologue import qkv_prologue
 from octavo.kernels.triton.target import target_here
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -39,6 +41,26 @@ class PlanAhead:
     cu_tiles: torch.Tensor  # [R + 1]
     share: torch.Tensor  # [1]
     tiles: Tiles | None
+    early: bool
+
+
+def self_attention(
+    projected: Projected,
+    kv: torch.Tensor,
+    meta: AttentionMeta,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """As `SelfAttention` in kernels/ops: ``[T, (H + 2 H_kv) D] -> [T, H, D]``."""
+    if attention_early.takes_projected(projected):
+        qkv = projected.qkv
+        out = torch.empty((qkv.shape[0], projected.num_heads, projected.head_dim), dtype=qkv.dtype, device=qkv.device)
+        plan = step_plan(meta, out, kv.shape[2], window, softcap)
+        if plan.decode is not None and plan.decode.tickets is not None:
+            attention_early.early_attention(projected, kv, meta, plan.decode, out, scale, softcap)
+            return out
+    return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
 
 
 def paged_attention(
@@ -49,7 +71,9 @@ def paged_attention(
     if plan.fresh and plan.fresh[0].length == q.shape[0]:
         return fresh_attention(q, plan.fresh[0], scale).contiguous()
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    if plan.decode is not None:
+    if plan.decode is not None and plan.decode.tickets is not None:
+        attention_early.early_attention(q, kv, meta, plan.decode, out, scale, softcap)
+    elif plan.decode is not None:
         decode_attention(q, kv, meta, plan.decode, out, scale, window, softcap)
     for row in plan.fresh:
         out[row.start : row.start + row.length] = fresh_attention(q, row, scale)
@@ -77,7 +101,9 @@ def step_plan(
 def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: int | None, *, plain: bool) -> StepPlan:
     query_lens = np.asarray(meta.query_lens, dtype=np.int64)
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
-    programs = num_programs(q.device)
+    heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
+    alone = bool((query_lens == 1).all()) and _suits_early(heads, meta.block_size, window)
+    programs = num_programs(q.device, early=alone)
     rows = query_lens.size
     fresh = prepared_rows(meta) if plain else []
     if sum(row.length for row in fresh) == q.shape[0]:
@@ -87,13 +113,12 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     packed = np.empty(2 * rows + 4, dtype=np.int32)
     cu_single, cu_tiles = packed[: rows + 1], packed[rows + 2 :]
     packed[rows + 1] = deal_tiles(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
-    heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
     cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
     count = _fill_tiles(cu_tiles, tiled, seq_lens, window, cut)
     device = _upload(packed, q.device)
     decode = None
     if cu_single[-1]:
-        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], num_kv_heads, q)
+        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], num_kv_heads, q, early=alone)
     return StepPlan(decode, Tiles(device[rows + 2 :], count, cut) if count else None, fresh)
 
 
@@ -101,22 +126,28 @@ def _completed(ahead: PlanAhead, meta: AttentionMeta, q: torch.Tensor, num_kv_he
     fresh = prepared_rows(meta) if plain else []
     if fresh:
         return StepPlan(None, None, fresh)
-    return StepPlan(_decode_plan(ahead.cu_tiles, ahead.share, num_kv_heads, q), ahead.tiles)
+    decode = _decode_plan(ahead.cu_tiles, ahead.share, num_kv_heads, q, early=ahead.early)
+    return StepPlan(decode, ahead.tiles)
 
 
-def _decode_plan(cu_tiles: torch.Tensor, share: torch.Tensor, num_kv_heads: int, q: torch.Tensor) -> DecodePlan:
-    programs, group, dim = num_programs(q.device), q.shape[1] // num_kv_heads, q.shape[2]
+def _decode_plan(
+    cu_tiles: torch.Tensor, share: torch.Tensor, num_kv_heads: int, q: torch.Tensor, *, early: bool
+) -> DecodePlan:
+    programs, group, dim = num_programs(q.device, early=early), q.shape[1] // num_kv_heads, q.shape[2]
     part = torch.empty((2 * programs, group, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((2 * programs, group), dtype=torch.float32, device=q.device)
-    return DecodePlan(cu_tiles, share, part, lse, programs)
+    rows = cu_tiles.shape[0] - 1
+    tickets = torch.zeros(rows * num_kv_heads, dtype=torch.int32, device=q.device) if early else None
+    return DecodePlan(cu_tiles, share, part, lse, programs, tickets)
 
 
 class TritonAhead:
     """`AheadOps` for one shape of heads."""
 
-    def __init__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> None:
+    def __init__(self, group: int, num_kv_heads: int, head_dim: int, dtype_bytes: int, block_size: int) -> None:
         self.fresh_rooms = suits(head_dim, dtype_bytes)
         self._heads = Heads(num_kv_heads, group, head_dim, dtype_bytes)
+        self._block_size = block_size
         self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 
     def places(self, room: Room) -> int:
@@ -125,7 +156,8 @@ class TritonAhead:
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        out[rows + 1] = deal_tiles(out[: used + 1], visible, self._heads.kv_heads, self._programs)
+        programs = self._programs // (PROGRAMS_PER_MULTIPROCESSOR if self._early(room, window) else 1)
+        out[rows + 1] = deal_tiles(out[: used + 1], visible, self._heads.kv_heads, programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:
@@ -140,7 +172,8 @@ class TritonAhead:
             tiles = Tiles(plan[rows + 2 :], max_tiles(room.tokens, rows, cut.queries), cut)
             if room.fresh and window is None:
                 prepare_alone(meta, room.tokens)
-        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles)
+        alone = self._early(room, window)
+        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles, alone)
 
     def stage(self, lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
         staging.stage(lines, into, sent, block_size)
@@ -148,12 +181,20 @@ class TritonAhead:
     def _tiling(self, room: Room) -> Tiling:
         return tiling(room.tokens, self._heads, self._programs // PREFILL_SHARE)
 
+    def _early(self, room: Room, window: int | None) -> bool:
+        return not room.mixed and _suits_early(self._heads, self._block_size, window)
 
-def num_programs(device: torch.device) -> int:
-    """How many programs keep the device full; a handful under the interpreter."""
+
+def num_programs(device: torch.device, *, early: bool = False) -> int:
+    """How many programs keep the device full, one a multiprocessor if they are attention_early's; a handful under the
+    interpreter."""
     if device.type == "cpu":
         return 8
-    return PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
+    return target_here().multiprocessors * (1 if early else PROGRAMS_PER_MULTIPROCESSOR)
+
+
+def _suits_early(heads: Heads, block_size: int, window: int | None) -> bool:
+    return attention_early.suits(heads.group, heads.dim, heads.dtype_bytes, block_size, window)
 
 
 def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> Longs:

@@ -35,6 +35,7 @@ class DecodePlan:
     part: torch.Tensor  # [2 P, G, D] fp32
     lse: torch.Tensor  # [2 P, G] fp32, log2 of the sum of exponentials
     programs: int
+    tickets: torch.Tensor | None = None  # [R H_kv] int32, zero between launches; it is made for attention_early
 
 
 def deal_tiles(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:

@@ -14,6 +14,8 @@ from octavo.kernels.triton.target import target_here
 try:
     from triton.experimental import gluon
     from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language._core import _unwrap_if_constexpr as known
+    from triton.experimental.gluon.language._core import builtin
     from triton.experimental.gluon.language.nvidia.hopper import (
         fence_async_shared,
         mbarrier,
@@ -24,8 +26,15 @@ try:
     )
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    # The second is its name up to Triton 3.6.
+    # The second are their names in Triton 3.6.
     bring = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+    meet = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+
+    @builtin
+    def recast(memory: Any, dtype: Any, shape: Any, layout: Any, _semantic: Any = None) -> Any:
+        """The same shared memory, cut otherwise; a method whose name changed with Triton."""
+        return _semantic.memdesc_reinterpret(memory, known(dtype), [known(size) for size in shape], known(layout))
+
     HOPPER = target_here().capability[0] == 9
 except ImportError:  # a Triton that has moved them
     HOPPER = False
@@ -37,7 +46,9 @@ __all__ = [
     "gl",
     "gluon",
     "mbarrier",
+    "meet",
     "readable",
+    "recast",
     "tiles",
     "warpgroup_mma",
     "warpgroup_mma_init",

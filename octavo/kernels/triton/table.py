@@ -5,7 +5,7 @@ from triton import knobs
 
 from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
-from octavo.kernels.triton.attention import TritonAhead, paged_attention
+from octavo.kernels.triton.attention import TritonAhead, paged_attention, self_attention
 from octavo.kernels.triton.compile import Compiler
 from octavo.kernels.triton.describe import describe
 from octavo.kernels.triton.draw import draw
@@ -41,5 +41,6 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         penalize=penalize,
         qkv_prologue=qkv_prologue,
         rms_norm=rms_norm,
+        self_attention=self_attention,
         write_tokens=write_tokens,
     )

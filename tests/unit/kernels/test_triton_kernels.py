@@ -1,17 +1,17 @@
 """Every Triton kernel against the plain reference, over a grid of shapes; interpreted where there is no GPU."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from paged_kit import DEVICE, DTYPES, GPU, make_cache, make_meta, on_cpu, tolerance
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
 from octavo.kernels.ahead import Room
-from octavo.kernels.context import AttentionMeta, Projected
+from octavo.kernels.context import Projected
 from octavo.kernels.ref import attention as ref_attention
 from octavo.kernels.ref import prologue as ref_prologue
 from octavo.kernels.ref.act import act_mul as ref_act_mul
@@ -25,63 +25,6 @@ from octavo.kernels.triton.attention import paged_attention
 from octavo.kernels.triton.embed import embed
 from octavo.kernels.triton.norm import add_rms_norm, rms_norm
 from octavo.kernels.triton.prologue import qkv_prologue
-
-GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if GPU else "cpu")
-DTYPES = [torch.float32, torch.bfloat16, torch.float16] if GPU else [torch.float32]
-
-
-def tolerance(dtype: torch.dtype) -> dict[str, float]:
-    return {"atol": 2e-5, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
-
-
-def make_meta(query_lens: list[int], seq_lens: list[int], block_size: int) -> AttentionMeta:
-    """Rows on blocks in shuffled order, block 0 left out."""
-    counts = [-(-length // block_size) for length in seq_lens]
-    order = (torch.randperm(sum(counts)) + 1).tolist()
-    table = torch.zeros(len(seq_lens), max(counts), dtype=torch.int32)
-    slots, positions = [], []
-    for row, count in enumerate(counts):
-        table[row, :count] = torch.tensor([order.pop() for _ in range(count)])
-        for position in range(seq_lens[row] - query_lens[row], seq_lens[row]):
-            slots.append(int(table[row, position // block_size]) * block_size + position % block_size)
-            positions.append(position)
-    start = [0, *itertools.accumulate(query_lens)]
-    return AttentionMeta(
-        block_table=table.to(DEVICE),
-        slots=torch.tensor(slots, dtype=torch.int64, device=DEVICE),
-        query_start=torch.tensor(start, dtype=torch.int32, device=DEVICE),
-        seq_lens=torch.tensor(seq_lens, dtype=torch.int32, device=DEVICE),
-        positions=torch.tensor(positions, dtype=torch.int64, device=DEVICE),
-        block_size=block_size,
-        num_rows=len(seq_lens),
-        query_lens=query_lens,
-        seq_lens_host=seq_lens,
-    )
-
-
-def on_cpu(meta: AttentionMeta) -> AttentionMeta:
-    tensors = ("block_table", "slots", "query_start", "seq_lens", "positions")
-    return replace(meta, scratch={}, **{name: getattr(meta, name).cpu() for name in tensors})
-
-
-def make_cache(
-    meta: AttentionMeta, kv_heads: int, dim: int, dtype: torch.dtype, slots: int = 3, window: int | None = None
-) -> torch.Tensor:
-    """A view of one layer slot out of several, as the pool has it; what no row has written is not a number, nor is
-    what has left the window of a row's first query."""
-    blocks = int(meta.block_table.max()) + 1
-    pool = torch.full((blocks, slots, 2, kv_heads, meta.block_size, dim), float("nan"), dtype=dtype, device=DEVICE)
-    kv = pool[:, 1]
-    for row, length in enumerate(meta.seq_lens_host):
-        for index in range(-(-length // meta.block_size)):
-            used = min(meta.block_size, length - index * meta.block_size)
-            shape = (2, kv_heads, used, dim)
-            kv[int(meta.block_table[row, index]), :, :, :used] = torch.randn(shape, device=DEVICE).to(dtype)
-        gone = 0 if window is None else max(0, length - meta.query_lens[row] - window + 1) // meta.block_size
-        kv[meta.block_table[row, :gone].long()] = float("nan")
-    return kv
-
 
 ATTENTION_CASES = [
     # heads, kv heads, head dim, block, window, softcap
@@ -128,7 +71,7 @@ def test_few_queries_over_a_long_past_share_it_out(
     heads, kv_heads, dim, block, window, softcap, dtype, monkeypatch
 ) -> None:
     """Short chunks at the end of long rows, beside rows of one piece, of one query and of none."""
-    monkeypatch.setattr(attention_module, "num_programs", lambda _: 512)
+    monkeypatch.setattr(attention_module, "num_programs", lambda *_, **_by_name: 512)
     monkeypatch.setattr(attention_tiling, "LEAST_PIECE", 32)
     torch.manual_seed(7)
     query_lens, seq_lens = [3, 1, 20, 9], [700, 90, 450, 9]
@@ -147,7 +90,7 @@ def test_few_queries_over_a_long_past_share_it_out(
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (3, 1)])
 def test_decode_is_shared_out_to_any_number_of_programs(heads, kv_heads, programs, window, monkeypatch) -> None:
     """Rows that lie in one program, end in one, begin in one and go through several; among them one of two queries."""
-    monkeypatch.setattr(attention_module, "num_programs", lambda _: programs)
+    monkeypatch.setattr(attention_module, "num_programs", lambda *_, **_by_name: programs)
     torch.manual_seed(11)
     query_lens, seq_lens = [1, 1, 2, 1, 1, 1], [5, 640, 70, 64, 65, 300]
     meta = make_meta(query_lens, seq_lens, 16)
@@ -162,7 +105,7 @@ def test_decode_is_shared_out_to_any_number_of_programs(heads, kv_heads, program
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 2), (2, 2)])
 def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
     """A room with more rows and tokens than the step has: what is planned on the host finds its places."""
-    monkeypatch.setattr(attention_module, "num_programs", lambda _: programs)
+    monkeypatch.setattr(attention_module, "num_programs", lambda *_, **_by_name: programs)
     monkeypatch.setattr(attention_tiling, "LEAST_PIECE", 32)
     torch.manual_seed(9)
     room, query_lens, seq_lens = Room(6, 40, mixed=True), [3, 1, 20], [300, 90, 33]
@@ -181,7 +124,7 @@ def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
         seq_lens_host=[],
         scratch={},
     )
-    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
+    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4, 16)
     monkeypatch.setattr(ops, "_programs", programs)
     plan = np.full(ops.places(room), 99, dtype=np.int32)
     ops.plan(plan, room, np.array(query_lens), np.array(seq_lens), None)
@@ -374,7 +317,7 @@ def test_a_fresh_prompt_in_a_room_of_its_own(heads, kv_heads, dim, monkeypatch) 
         seq_lens_host=[],
         scratch={},
     )
-    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4)
+    ops = attention_module.TritonAhead(heads // kv_heads, kv_heads, dim, 4, 4)
     for window in (None, 9):
         plan = np.full(ops.places(room), 99, dtype=np.int32)
         ops.plan(plan, room, np.array([length]), np.array([length]), window)

@@ -93,7 +93,7 @@ def staged(*sizes):
     triton = pytest.importorskip("octavo.kernels.triton.attention")
     if not pytest.importorskip("triton").knobs.runtime.interpret:
         pytest.skip("the table lies on the host, where only the interpreter's kernels look")
-    return StagedBatchBuilder(*sizes, triton.TritonAhead(1, 2, 64, 2))
+    return StagedBatchBuilder(*sizes, triton.TritonAhead(1, 2, 64, 2, 16))
 
 
 @pytest.mark.parametrize("kind", [BatchBuilder, HostBatchBuilder, staged])
