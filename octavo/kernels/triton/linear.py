@@ -1,7 +1,8 @@
 """Which kernel a linear layer takes: ours for one token and for tens of them, cuBLAS for more.
 
 Bounds are what was measured on an H200 with the layers of 0.6B and 8B models. fp32 stays with cuBLAS: there a sum
-should not depend on how many tokens stand beside it.
+should not depend on how many tokens stand beside it. On Hopper linear_early is for one token too: linear_one, whose
+weights go through the L1 cache, is a fifth slower there beside kernels that take most of that memory for their own.
 Legend: T tokens, K input size, N output features, S parts of K.
 """
 
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from octavo.kernels.context import Norm
 from octavo.kernels.triton.act import act_mul
+from octavo.kernels.triton.hopper import HOPPER
 from octavo.kernels.triton.linear_one import fits_one, one_token_linear
 from octavo.kernels.triton.linear_shape import shape_in_parts, shape_whole
 from octavo.kernels.triton.linear_some import some_token_linear
@@ -18,12 +20,10 @@ from octavo.kernels.triton.norm import add_rms_norm
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """``[T, K] x [N, K] -> [T, N]``."""
-    if fits_one(x):
-        return one_token_linear(x, weight, bias)[0]
     shape = shape_whole(x, weight.shape[0], gate=False)
     if shape is not None:
         return some_token_linear(x, weight, bias, shape)
-    return F.linear(x, weight, bias)
+    return one_token_linear(x, weight, bias)[0] if fits_one(x) else F.linear(x, weight, bias)
 
 
 def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -35,8 +35,8 @@ def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def normed_linear(
     x: torch.Tensor, norm: Norm, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `NormedLinear` in kernels/ops: one kernel for one token, two for tens, three for more."""
-    if fits_one(x):
+    """As `NormedLinear` in kernels/ops: one kernel for one token (two on Hopper), two for tens, three for more."""
+    if fits_one(x) and not HOPPER:
         y, total = one_token_linear(x, weight, bias, norm, activation or "none")
         return y, x if total is None else total
     normed, total = add_rms_norm(x, norm.residual, norm.weight, norm.eps)

@@ -1,4 +1,4 @@
-"""How products of two to 256 tokens are cut up: short lists of what was the fastest on an H200.
+"""How products of up to 256 tokens are cut up: short lists of what was the fastest on an H200.
 
 Measured within a layer of a 0.6B, 1.7B or 8B model (alone, a product has the caches and the bus for itself), for as
 many tokens and as many numbers in the matrix, or features, as an entry says. Behind the last of a list cuBLAS is as
@@ -15,7 +15,7 @@ import triton
 from octavo.kernels.triton.common import pow2, shared_memory
 from octavo.kernels.triton.hopper import HOPPER
 
-MAX_FEATURES = 32_768  # an output matrix is cuBLAS's
+MAX_FEATURES = 32_768  # an output matrix has more
 LINE = 64  # numbers of 16 bits in a line of the L2 cache
 _LEAST = 4096  # features that keep the device busy without a gate
 _PROGRAMS = 128  # that keep it busy
@@ -43,7 +43,7 @@ class _Best:
     most: int
     tokens: int
     depth: int = 128
-    stages: int = 10
+    stages: int = 12
     warps: int = 4
     features: int = 64
     parts: int = 0  # 0: as many as make up the programs
@@ -78,19 +78,29 @@ _PARTS = (  # by features
     _Best(256, 1024, tokens=64, stages=4),
 )
 _EARLY_WHOLE = (
+    _Best(8, _ANY, tokens=8),
     _Best(16, _ANY, tokens=16),
     _Best(32, _ANY, tokens=32),
     _Best(64, _ANY, tokens=64),
     _Best(128, 1 << 23, tokens=64),
     _Best(256, 1 << 22, tokens=64, features=128, depth=64),
 )
+_EARLY_OUTPUT = (
+    _Best(8, _ANY, tokens=8, features=128),
+    _Best(16, _ANY, tokens=16, features=128),
+    _Best(32, _ANY, tokens=32, features=128),
+    _Best(64, _ANY, tokens=64, features=128),
+)
 _EARLY_GATED = (
+    _Best(8, _ANY, tokens=8, features=32),
     _Best(16, _ANY, tokens=16, features=32),
     _Best(32, _ANY, tokens=32, features=32),
     _Best(64, _ANY, tokens=64, features=32),
     _Best(128, 1 << 22, tokens=64, depth=64),
 )
 _EARLY_PARTS = (
+    _Best(8, 2048, tokens=8, parts=4),
+    _Best(8, 4096, tokens=8, parts=2),
     _Best(16, 2048, tokens=16, parts=4),
     _Best(16, 4096, tokens=16, parts=2),
     _Best(32, 2048, tokens=32, parts=4),
@@ -106,10 +116,9 @@ _EARLY_PARTS = (
 def shape_whole(x: torch.Tensor, features: int, *, gate: bool) -> Shape | None:
     """How to compute a product whole, with or without a gate; None: cuBLAS is as fast."""
     size = x.shape[1]
-    if not _fits(x) or features > MAX_FEATURES or size % 128 or not (gate or features >= _LEAST):
+    if not _fits(x) or size % 128 or not (gate or features >= _LEAST):
         return None
-    table = (_EARLY_GATED if gate else _EARLY_WHOLE) if HOPPER else (_GATED if gate else _WHOLE)
-    best = _find(table, x, features * size)
+    best = _find(_table(features, gate=gate), x, features * size)
     return None if best is None else _shape(best, best.depth, 1, gate=gate)
 
 
@@ -128,8 +137,14 @@ def shape_in_parts(x: torch.Tensor, features: int) -> Shape | None:
     return _shape(best, best.depth if size // parts % best.depth == 0 else LINE, parts, gate=False)
 
 
+def _table(features: int, *, gate: bool) -> tuple[_Best, ...]:
+    if features > MAX_FEATURES:
+        return _EARLY_OUTPUT if HOPPER and not gate else ()
+    return (_EARLY_GATED if gate else _EARLY_WHOLE) if HOPPER else (_GATED if gate else _WHOLE)
+
+
 def _fits(x: torch.Tensor) -> bool:
-    return x.dtype != torch.float32 and x.shape[0] > 1
+    return x.dtype != torch.float32 and x.shape[0] > (0 if HOPPER else 1)
 
 
 def _find(table: tuple[_Best, ...], x: torch.Tensor, most: int) -> _Best | None:

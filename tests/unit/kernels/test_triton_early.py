@@ -17,14 +17,21 @@ on_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HALVES = [torch.float16, torch.bfloat16]
 WHOLE = [
+    Shape(64, 8, 128, 1, 4, 12, True),
+    Shape(128, 8, 128, 1, 4, 6, True),
     Shape(64, 16, 128, 1, 4, 10, True),
     Shape(64, 32, 64, 1, 4, 2, True),  # fewer tiles at once than a product has
     Shape(64, 64, 128, 1, 4, 6, True),
     Shape(128, 64, 64, 1, 4, 9, True),
 ]
 PARTS = [Shape(64, 16, 128, 2, 4, 10, True), Shape(64, 64, 64, 4, 4, 6, True), Shape(128, 64, 64, 2, 4, 3, True)]
-GATED = [Shape(32, 16, 128, 1, 4, 10, True), Shape(32, 64, 64, 1, 4, 3, True), Shape(64, 64, 64, 1, 4, 8, True)]
-TOKENS = [2, 16, 33, 64, 100, 129, 256]
+GATED = [
+    Shape(32, 8, 128, 1, 4, 11, True),
+    Shape(32, 16, 128, 1, 4, 10, True),
+    Shape(32, 64, 64, 1, 4, 3, True),
+    Shape(64, 64, 64, 1, 4, 8, True),
+]
+TOKENS = [1, 2, 8, 16, 33, 64, 100, 129, 256]
 
 
 def close_to_fp32(got: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -66,8 +73,10 @@ def test_gated_products(shape, tokens, with_bias, activation) -> None:
 
 
 @on_hopper
-@pytest.mark.parametrize(("features", "size"), [(4096, 1024), (6144, 4096), (1024, 3072), (4096, 12288)])
-@pytest.mark.parametrize("tokens", [3, 16, 32, 64, 128, 192])
+@pytest.mark.parametrize(
+    ("features", "size"), [(4096, 1024), (6144, 4096), (1024, 3072), (4096, 12288), (151_936, 1024)]
+)
+@pytest.mark.parametrize("tokens", [1, 3, 16, 32, 64, 128, 192])
 def test_the_shapes_of_models(features, size, tokens) -> None:
     """Many units a program, those of the tables; the same numbers however often."""
     torch.manual_seed(0)

@@ -113,7 +113,7 @@ def test_parts_are_added_by_the_norm(tokens, features, size) -> None:
 
 @pytest.mark.parametrize("hopper", [True, False])
 @pytest.mark.parametrize("memory", [232_448, 101_376])
-@pytest.mark.parametrize("tokens", [2, 16, 17, 64, 100, 256])
+@pytest.mark.parametrize("tokens", [1, 2, 16, 17, 64, 100, 256])
 def test_shapes_fit_the_device(tokens, memory, hopper, monkeypatch) -> None:
     """Whole tiles of K, no more shared memory than there is, for a card of a data centre and one of a desk."""
     monkeypatch.setattr(linear_shape, "shared_memory", lambda: memory)
@@ -137,11 +137,11 @@ def test_which_products_are_split(hopper, monkeypatch) -> None:
     x = torch.zeros(64, 3072, dtype=torch.bfloat16)
     assert shape_in_parts(x, 1024) is not None
     assert shape_in_parts(x, 8192) is None
-    assert shape_in_parts(x[:1], 1024) is None
+    assert (shape_in_parts(x[:1], 1024) is not None) == hopper  # elsewhere linear_one's
     assert shape_in_parts(x.float(), 1024) is None
     assert shape_in_parts(x[:, :3000], 1024) is None
     assert shape_in_parts(x.new_zeros(256, 3072), 1024) is not None
     assert shape_in_parts(x.new_zeros(257, 3072), 1024) is None
     assert (shape_in_parts(x.new_zeros(65, 3072), 4096) is not None) == hopper
-    assert shape_whole(x, 151_936, gate=False) is None
+    assert (shape_whole(x, 151_936, gate=False) is not None) == hopper
     assert shape_whole(x.float(), 4096, gate=True) is None
