@@ -53,14 +53,28 @@ def self_attention(
     softcap: float | None,
 ) -> torch.Tensor:
     """As `SelfAttention` in kernels/ops: ``[T, (H + 2 H_kv) D] -> [T, H, D]``."""
-    if attention_early.takes_projected(projected):
+    if attention_early.takes_projected(projected) and _is_early(projected, meta, window):
         qkv = projected.qkv
         out = torch.empty((qkv.shape[0], projected.num_heads, projected.head_dim), dtype=qkv.dtype, device=qkv.device)
-        plan = step_plan(meta, out, kv.shape[2], window, softcap)
-        if plan.decode is not None and plan.decode.tickets is not None:
-            attention_early.early_attention(projected, kv, meta, plan.decode, out, scale, softcap)
-            return out
+        plan = step_plan(meta, out, kv.shape[2], window, softcap).decode
+        if plan is not None:
+            attention_early.early_attention(projected, kv, meta, plan, out, scale, softcap)
+        return out
     return paged_attention(qkv_prologue(projected, kv, meta), kv, meta, scale, window, softcap)
+
+
+def _is_early(projected: Projected, meta: AttentionMeta, window: int | None) -> bool:
+    """Whether the step's plan is, or will be, one for attention_early. What other plans hold depends on what the
+    prologue did before."""
+    plan = meta.scratch.get(f"triton:{window}")
+    if isinstance(plan, StepPlan):
+        return plan.decode is not None and plan.decode.tickets is not None
+    if isinstance(plan, PlanAhead):
+        return plan.early
+    p = projected
+    heads = Heads(p.num_kv_heads, p.num_heads // p.num_kv_heads, p.head_dim, p.qkv.dtype.itemsize)
+    rows = len(meta.query_lens)
+    return _suits_early(rows, heads, meta.block_size, window) and all(length == 1 for length in meta.query_lens)
 
 
 def paged_attention(
@@ -102,7 +116,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     query_lens = np.asarray(meta.query_lens, dtype=np.int64)
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
-    alone = bool((query_lens == 1).all()) and _suits_early(heads, meta.block_size, window)
+    alone = _suits_early(query_lens.size, heads, meta.block_size, window) and bool((query_lens == 1).all())
     programs = num_programs(q.device, early=alone)
     rows = query_lens.size
     fresh = prepared_rows(meta) if plain else []
@@ -182,7 +196,7 @@ class TritonAhead:
         return tiling(room.tokens, self._heads, self._programs // PREFILL_SHARE)
 
     def _early(self, room: Room, window: int | None) -> bool:
-        return not room.mixed and _suits_early(self._heads, self._block_size, window)
+        return not room.mixed and _suits_early(room.rows, self._heads, self._block_size, window)
 
 
 def num_programs(device: torch.device, *, early: bool = False) -> int:
@@ -193,8 +207,8 @@ def num_programs(device: torch.device, *, early: bool = False) -> int:
     return target_here().multiprocessors * (1 if early else PROGRAMS_PER_MULTIPROCESSOR)
 
 
-def _suits_early(heads: Heads, block_size: int, window: int | None) -> bool:
-    return attention_early.suits(heads.group, heads.dim, heads.dtype_bytes, block_size, window)
+def _suits_early(rows: int, heads: Heads, block_size: int, window: int | None) -> bool:
+    return attention_early.suits(rows, heads.group, heads.dim, heads.dtype_bytes, block_size, window)
 
 
 def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> Longs:

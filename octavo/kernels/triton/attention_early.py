@@ -19,14 +19,15 @@ from octavo.kernels.triton.hopper import HOPPER, tiles
 from octavo.kernels.triton.prologue import operands, rotary
 
 _STAGES = 4
+_MOST_ROWS = 1 << 30
 _FEW = 6  # query heads that leave room for key and value in 8 columns
 _MOST = 14  # and in 16
 
 
-def suits(group: int, head_dim: int, dtype_bytes: int, block_size: int, window: int | None) -> bool:
-    """Whether steps of one token a row can be computed so."""
+def suits(rows: int, group: int, head_dim: int, dtype_bytes: int, block_size: int, window: int | None) -> bool:
+    """Whether steps of one token for each of so many rows are computed so."""
     cut = head_dim in (64, 128) and block_size in (8, 16, 32, 64)
-    return HOPPER and cut and dtype_bytes == 2 and group <= _MOST and window is None
+    return HOPPER and rows <= _MOST_ROWS and cut and dtype_bytes == 2 and group <= _MOST and window is None
 
 
 def takes_projected(projected: Projected) -> bool:
@@ -112,6 +113,7 @@ if HOPPER:
     )
 
     _TILE = gl.constexpr(TILE)
+    _NOWHERE = gl.constexpr((1 << 31) - (1 << 20))  # a row behind all that there are
     _HALF = gl.constexpr(64)  # columns that bulk copies lay down at once
 
     @gluon.jit
@@ -131,80 +133,57 @@ if HOPPER:
         return head, place - head * (last - first)
 
     @gluon.jit
-    def _bring_blocks(
-        kv_tiles, k, v, there, stage, table, tile, left, head, begin, end, block_rows,
-        H_KV: gl.constexpr, D: gl.constexpr, B: gl.constexpr,
-    ):  # fmt: skip
-        """Blocks ``begin .. end`` of a tile with `left` tokens from its first on; behind those zeros, read nowhere."""
-        HALVES: gl.constexpr = D // _HALF
+    def _rows_of(table, tile, left, head, block_rows, B: gl.constexpr):
+        """Where each block of a tile with `left` tokens from its first on begins; behind those, where zeros are."""
         BLOCKS: gl.constexpr = _TILE // B
+        rows = ()
         for j in gl.static_range(BLOCKS):
+            block = gl.load(table + tile * BLOCKS + j, mask=j * B < left, other=0)
+            rows = rows + (gl.where(j * B < left, block * block_rows + head * B, _NOWHERE),)  # noqa: RUF005  # type: ignore[assignment]
+        return rows
+
+    @gluon.jit
+    def _bring_blocks(
+        kv_tiles, k, v, there, stage, rows, begin, end, H_KV: gl.constexpr, D: gl.constexpr, B: gl.constexpr
+    ):
+        """Blocks ``begin .. end`` of a tile."""
+        HALVES: gl.constexpr = D // _HALF
+        for j in gl.static_range(_TILE // B):
             wanted = (j >= begin) & (j < end)
-            live = j * B < left
-            block = gl.load(table + tile * BLOCKS + j, mask=wanted & live, other=0)
-            row = gl.where(live, block * block_rows + head * B, 1 << 30)
             for h in gl.static_range(HALVES):
                 k_to = k.index(stage * HALVES + h).slice(j * B, B)
                 v_to = v.index(stage * HALVES + h).slice(j * B, B)
-                bring(kv_tiles, [row, h * _HALF], there, k_to, pred=wanted)
-                bring(kv_tiles, [row + H_KV * B, h * _HALF], there, v_to, pred=wanted)
+                bring(kv_tiles, [rows[j], h * _HALF], there, k_to, pred=wanted)
+                bring(kv_tiles, [rows[j] + H_KV * B, h * _HALF], there, v_to, pred=wanted)
 
     @gluon.jit
     def _produce(
-        kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last, stride_table,
-        block_rows, STAGES: gl.constexpr, H_KV: gl.constexpr, D: gl.constexpr, B: gl.constexpr, OWN: gl.constexpr,
+        stage: gl.constexpr, kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last,
+        stride_table, block_rows, H_KV: gl.constexpr, D: gl.constexpr, B: gl.constexpr, OWN: gl.constexpr,
+        STAGES: gl.constexpr,
     ):  # fmt: skip
-        """Tiles ``begin .. end`` of the line, one after the other, into the ring."""
+        """Every so manieth tile of ``begin .. end`` of the line, into one place of the ring. Each place has a warp of
+        its own, since blocks must be looked up before they can be asked for, and that takes as long as reading them."""
         BLOCKS: gl.constexpr = _TILE // B
-        early = gl.minimum(STAGES, end - begin)
-        at_row, at_first, at_last = row, first, last
-        for i in range(early):
-            at_row, at_first, at_last = _find(begin + i, at_row, at_first, at_last, cu_ptr, H_KV)
-            head, tile = _place(begin + i, at_first, at_last, H_KV)
-            left = gl.load(lens_ptr + at_row) - tile * _TILE
-            table = table_ptr + at_row.to(gl.int64) * stride_table
+        BYTES: gl.constexpr = _TILE * D * 2 * 2
+        for at in range(begin + stage, end, STAGES):
+            times = (at - begin) // STAGES
+            row, first, last = _find(at, row, first, last, cu_ptr, H_KV)
+            head, tile = _place(at, first, last, H_KV)
+            left = gl.load(lens_ptr + row) - tile * _TILE
+            rows = _rows_of(table_ptr + row.to(gl.int64) * stride_table, tile, left, head, block_rows, B)
             # The block of the newest token is another kernel's to write, unless this one does.
-            ready = BLOCKS if OWN else (left - 1) // B
-            mbarrier.expect(there.index(i), _TILE * D * 2 * 2)
-            _bring_blocks(kv_tiles, k, v, there.index(i), i, table, tile, left, head, 0, ready, block_rows, H_KV, D, B)
-        if not OWN:
-            wait_for_inputs()
-            at_row, at_first, at_last = row, first, last
-            for i in range(early):
-                at_row, at_first, at_last = _find(begin + i, at_row, at_first, at_last, cu_ptr, H_KV)
-                head, tile = _place(begin + i, at_first, at_last, H_KV)
-                left = gl.load(lens_ptr + at_row) - tile * _TILE
-                if left <= _TILE:
-                    table = table_ptr + at_row.to(gl.int64) * stride_table
-                    ready = (left - 1) // B
-                    _bring_blocks(
-                        kv_tiles,
-                        k,
-                        v,
-                        there.index(i),
-                        i,
-                        table,
-                        tile,
-                        left,
-                        head,
-                        ready,
-                        BLOCKS,
-                        block_rows,
-                        H_KV,
-                        D,
-                        B,
-                    )
-        for i in range(early, end - begin):
-            at_row, at_first, at_last = _find(begin + i, at_row, at_first, at_last, cu_ptr, H_KV)
-            head, tile = _place(begin + i, at_first, at_last, H_KV)
-            left = gl.load(lens_ptr + at_row) - tile * _TILE
-            table = table_ptr + at_row.to(gl.int64) * stride_table
-            stage = i % STAGES
-            mbarrier.wait(free.index(stage), (i // STAGES - 1) & 1)
-            mbarrier.expect(there.index(stage), _TILE * D * 2 * 2)
-            _bring_blocks(
-                kv_tiles, k, v, there.index(stage), stage, table, tile, left, head, 0, BLOCKS, block_rows, H_KV, D, B
-            )
+            ready = BLOCKS
+            if times > 0:
+                mbarrier.wait(free.index(stage), (times - 1) & 1)
+            elif not OWN:
+                ready = gl.minimum((left - 1) // B, BLOCKS)
+            mbarrier.expect(there.index(stage), BYTES)
+            _bring_blocks(kv_tiles, k, v, there.index(stage), stage, rows, 0, ready, H_KV, D, B)
+            if not OWN:  # noqa: SIM102 - one is known to the compiler
+                if times == 0:
+                    wait_for_inputs()
+                    _bring_blocks(kv_tiles, k, v, there.index(stage), stage, rows, ready, BLOCKS, H_KV, D, B)
 
     @gluon.jit
     def _given(
@@ -534,11 +513,32 @@ if HOPPER:
                 (
                     _produce,
                     (
-                        kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last,
-                        stride_table, block_rows, STAGES, H_KV, D, B, OWN,
+                        0, kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last,
+                        stride_table, block_rows, H_KV, D, B, OWN, STAGES,
+                    ),
+                ),
+                (
+                    _produce,
+                    (
+                        1, kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last,
+                        stride_table, block_rows, H_KV, D, B, OWN, STAGES,
+                    ),
+                ),
+                (
+                    _produce,
+                    (
+                        2, kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last,
+                        stride_table, block_rows, H_KV, D, B, OWN, STAGES,
+                    ),
+                ),
+                (
+                    _produce,
+                    (
+                        3, kv_tiles, k, v, there, free, table_ptr, lens_ptr, cu_ptr, begin, end, row, first, last,
+                        stride_table, block_rows, H_KV, D, B, OWN, STAGES,
                     ),
                 ),
             ],
-            [1],
-            [48],
+            [1] * 4,
+            [48] * 4,
         )  # fmt: skip

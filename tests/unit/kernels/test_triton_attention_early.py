@@ -15,7 +15,7 @@ from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.ref import attention as ref_attention
 from octavo.kernels.ref import prologue as ref_prologue
 from octavo.kernels.triton import attention as attention_module
-from octavo.kernels.triton import attention_early
+from octavo.kernels.triton import attention_early, attention_fresh
 from octavo.kernels.triton.attention import TritonAhead, paged_attention, self_attention
 from octavo.kernels.triton.hopper import HOPPER
 
@@ -147,6 +147,21 @@ def test_a_room_with_more_rows_than_the_step_has(used_early) -> None:
     assert used_early == [True]
     torch.testing.assert_close(got[:3].float(), want, atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(kv, other, equal_nan=True, atol=0, rtol=0)
+
+
+@on_hopper
+def test_a_fresh_prompt_keeps_dense_attention(monkeypatch) -> None:
+    """The prologue prepares it, so nothing may be planned before."""
+    dense = []
+    plain = attention_fresh.dense_attention
+    monkeypatch.setattr(attention_fresh, "dense_attention", lambda *given: dense.append(0) or plain(*given))
+    length = attention_fresh.LEAST
+    meta = make_meta([length], [length], 16)
+    kv = make_cache(meta, 2, 128, torch.bfloat16)
+    qkv = torch.randn(length, 8 * 128, device=DEVICE).bfloat16()
+    for _ in range(2):
+        self_attention(Projected(qkv, None, None, 1e-6, None, None, 4, 2, 128), kv, meta, 0.1, None, None)
+    assert len(dense) == 2
 
 
 @on_hopper
