@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from octavo.kernels.ahead import Ints, Lines, Longs, Room, Sent, StepInput
+from octavo.kernels.ahead import SHORT_ROWS, SHORT_TOKENS, Ints, Lines, Longs, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton import attention_early
 from octavo.kernels.triton import stage as staging
@@ -73,8 +73,7 @@ def _is_early(projected: Projected, meta: AttentionMeta, window: int | None) -> 
         return plan.early
     p = projected
     heads = Heads(p.num_kv_heads, p.num_heads // p.num_kv_heads, p.head_dim, p.qkv.dtype.itemsize)
-    rows = len(meta.query_lens)
-    return _suits_early(rows, heads, meta.block_size, window) and all(length == 1 for length in meta.query_lens)
+    return _is_short(meta) and _suits_early(heads, meta.block_size, window)
 
 
 def paged_attention(
@@ -116,8 +115,8 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     query_lens = np.asarray(meta.query_lens, dtype=np.int64)
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
-    alone = _suits_early(query_lens.size, heads, meta.block_size, window) and bool((query_lens == 1).all())
-    programs = num_programs(q.device, early=alone)
+    early = _is_short(meta) and _suits_early(heads, meta.block_size, window)
+    programs = num_programs(q.device, early=early)
     rows = query_lens.size
     fresh = prepared_rows(meta) if plain else []
     if sum(row.length for row in fresh) == q.shape[0]:
@@ -132,7 +131,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     device = _upload(packed, q.device)
     decode = None
     if cu_single[-1]:
-        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], num_kv_heads, q, early=alone)
+        decode = _decode_plan(device[: rows + 1], device[rows + 1 : rows + 2], num_kv_heads, q, early=early)
     return StepPlan(decode, Tiles(device[rows + 2 :], count, cut) if count else None, fresh)
 
 
@@ -162,6 +161,7 @@ class TritonAhead:
         self.fresh_rooms = suits(head_dim, dtype_bytes)
         self._heads = Heads(num_kv_heads, group, head_dim, dtype_bytes)
         self._block_size = block_size
+        self.short_rooms = _suits_early(self._heads, block_size, None)
         self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
 
     def places(self, room: Room) -> int:
@@ -186,8 +186,8 @@ class TritonAhead:
             tiles = Tiles(plan[rows + 2 :], max_tiles(room.tokens, rows, cut.queries), cut)
             if room.fresh and window is None:
                 prepare_alone(meta, room.tokens)
-        alone = self._early(room, window)
-        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles, alone)
+        early = self._early(room, window)
+        meta.scratch[f"triton:{window}"] = PlanAhead(plan[: rows + 1], plan[rows + 1 : rows + 2], tiles, early)
 
     def stage(self, lines: Lines, into: StepInput, sent: Sent, block_size: int) -> None:
         staging.stage(lines, into, sent, block_size)
@@ -196,7 +196,7 @@ class TritonAhead:
         return tiling(room.tokens, self._heads, self._programs // PREFILL_SHARE)
 
     def _early(self, room: Room, window: int | None) -> bool:
-        return not room.mixed and _suits_early(room.rows, self._heads, self._block_size, window)
+        return room.short and _suits_early(self._heads, self._block_size, window)
 
 
 def num_programs(device: torch.device, *, early: bool = False) -> int:
@@ -207,8 +207,14 @@ def num_programs(device: torch.device, *, early: bool = False) -> int:
     return target_here().multiprocessors * (1 if early else PROGRAMS_PER_MULTIPROCESSOR)
 
 
-def _suits_early(rows: int, heads: Heads, block_size: int, window: int | None) -> bool:
-    return attention_early.suits(rows, heads.group, heads.dim, heads.dtype_bytes, block_size, window)
+def _is_short(meta: AttentionMeta) -> bool:
+    """Whether a step that the host plans is short, as `Room.short` has it."""
+    few = len(meta.query_lens) <= SHORT_ROWS and all(length == 1 for length in meta.query_lens)
+    return few and sum(meta.seq_lens_host) <= SHORT_TOKENS
+
+
+def _suits_early(heads: Heads, block_size: int, window: int | None) -> bool:
+    return attention_early.suits(heads.group, heads.dim, heads.dtype_bytes, block_size, window)
 
 
 def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> Longs:
