@@ -8,6 +8,7 @@ that hardware (address, rows, stride) goes along with a launch by value: nothing
 from typing import Any
 
 import torch
+from triton import knobs
 
 from octavo.kernels.triton.target import target_here
 
@@ -35,8 +36,9 @@ try:
         """The same shared memory, cut otherwise; a method whose name changed with Triton."""
         return _semantic.memdesc_reinterpret(memory, known(dtype), [known(size) for size in shape], known(layout))
 
-    HOPPER = target_here().capability[0] == 9
-except ImportError:  # a Triton that has moved them
+    # Gluon has no interpreter.
+    HOPPER = target_here().capability[0] == 9 and not knobs.runtime.interpret
+except (ImportError, AttributeError):  # a Triton that has moved them
     HOPPER = False
 
 __all__ = [

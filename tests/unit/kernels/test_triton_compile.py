@@ -206,6 +206,36 @@ for *_, made in compiler._noted:
     assert kernel.metadata.shared <= 232_448
 """
 
+# Decode attention that brings its keys early: one warp asks for tiles and waits for no kernel, the others wait once.
+ATTENTION = """
+from octavo.kernels.context import AttentionMeta, Projected
+from octavo.kernels.triton.attention import self_attention
+
+def attend(rows, group, dim):
+    def empty(*shape, dtype=torch.int32):
+        return torch.empty(shape, dtype=dtype, device="meta")
+    half = torch.bfloat16
+    meta = AttentionMeta(empty(rows, 64), empty(rows, dtype=torch.int64), empty(rows + 1), empty(rows),
+                         empty(rows, dtype=torch.int64), 16, rows, [1] * rows, [190] * rows)
+    norm, cos_sin = empty(dim, dtype=half), empty(4096, dim, dtype=torch.float32)
+    qkv = empty(rows, (8 * group + 16) * dim, dtype=half)
+    projected = Projected(qkv, norm, norm, 1e-6, cos_sin, meta.positions, 8 * group, 8, dim)
+    self_attention(projected, empty(100, 28, 2, 8, 16, dim, dtype=half)[:, 3], meta, 0.1, None, None)
+
+compiler = Compiler(2)
+compiler.note(lambda: [attend(16, group, 128) for group in (2, 8)])
+assert compiler.count == 2
+compiler.note(lambda: [attend(rows, group, 128) for group in (2, 8) for rows in (1, 3)])
+assert compiler.count == 2
+compiler.wait()
+for *_, made in compiler._noted:
+    ptx, kernel = made.result().asm["ptx"], made.result()
+    assert ptx.count("griddepcontrol.wait") == 1 and ptx.count("cp.async.bulk.tensor") == 32
+    assert kernel.metadata.shared <= 232_448 and "wgmma.mma_async" in ptx
+compiler.note(lambda: [attend(16, 7, 64), attend(17, 2, 128)])
+assert compiler.count == 7  # the prologue and attention without its work; the prologue, plain attention, its sum
+"""
+
 TOO_LATE = """
 from octavo.base.errors import EngineError
 norm_made = rms_norm
@@ -220,8 +250,8 @@ else:
 
 @pytest.mark.parametrize(
     "code",
-    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, EARLY, TOO_LATE],
-    ids=["compiled", "under way", "sampling", "large first", "stub", "early", "too late"],
+    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, EARLY, ATTENTION, TOO_LATE],
+    ids=["compiled", "under way", "sampling", "large first", "stub", "early", "attention", "too late"],
 )
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)
