@@ -1,10 +1,11 @@
 """Decode attention alone: bytes of K and V that it must read, over the time it takes, inside a CUDA graph.
 
-Each layer has its own part of the pool, far larger together than any cache of the device, and the blocks of a row
-lie scattered, as after a long day.
+The pool is the engine's: its kind of memory, which is mapped otherwise than torch's, as many layers as a model has, or
+there is room for, and the blocks of a row scattered over it, as after a long day.
 """
 
 from collections.abc import Callable
+from math import prod
 
 import torch
 
@@ -12,32 +13,48 @@ from octavo.bench.gpu.setting import model_config
 from octavo.bench.gpu.timing import seconds_of
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.ops import select
+from octavo.platform.arena import KV_CACHE
+from octavo.platform.registry import select as select_platform
 
 BLOCK = 16
+FILLED = 0.9  # of free memory, at most
 
 
 def attention_rate(shape: str, lens: list[int], layers: int, device: torch.device) -> tuple[float, str]:
     """Bytes a second of one query a row over ``lens[r]`` cached tokens, and how it was run."""
     config = model_config(shape)
-    heads, kv_heads, dim = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    kv_heads, dim = config["num_key_value_heads"], config["head_dim"]
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    meta = decode_meta(lens, device)
     blocks = 1 + sum(-(-length // BLOCK) for length in lens)
-    pool = torch.empty((blocks, layers, 2, kv_heads, BLOCK, dim), dtype=dtype, device=device)
-    for block in torch.split(pool, 4096):
-        block.normal_()
-    queries = torch.randn((len(lens), heads, dim), dtype=dtype, device=device)
-    attend = select(device).paged_attention
+    block = (2, kv_heads, BLOCK, dim)
+    platform = select_platform(device.type)
+    fit = int(FILLED * platform.memory()[0]) // (blocks * prod(block) * dtype.itemsize)
+    layers = max(1, min(layers, fit))
+    memory = platform.arena()
+    try:
+        pool = memory.tensor(KV_CACHE, (blocks, layers, *block), dtype)
+        for part in torch.split(pool, 4096):
+            part.normal_()
+        took, how = _seconds(pool, lens, config["num_attention_heads"], device)
+    finally:
+        memory.close()
+    one_token = 2 * kv_heads * dim * dtype.itemsize
+    return layers * sum(lens) * one_token / took, f"{layers} layers, {how}"
+
+
+def _seconds(pool: torch.Tensor, lens: list[int], heads: int, device: torch.device) -> tuple[float, str]:
+    """Of one step over all layers of the pool ``[N, L, 2, H_kv, B, D]``."""
+    dim = pool.shape[-1]
+    queries = torch.randn((len(lens), heads, dim), dtype=pool.dtype, device=device)
+    meta, attend = decode_meta(lens, device), select(device).paged_attention
 
     def work() -> None:
-        for layer in range(layers):
+        for layer in range(pool.shape[1]):
             attend(queries, pool[:, layer], meta, dim**-0.5, None, None)
 
     with torch.inference_mode():
         run, how = captured(work) if device.type == "cuda" else (work, "on a CPU")
-        took = seconds_of(run, device)
-    one_token = 2 * kv_heads * dim * dtype.itemsize
-    return layers * sum(lens) * one_token / took, how
+        return seconds_of(run, device), how
 
 
 def captured(work: Callable[[], None]) -> tuple[Callable[[], None], str]:

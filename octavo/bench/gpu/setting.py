@@ -74,7 +74,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
     attention_rows: int = 256
     attention_uniform: int = 1024
     attention_mixed: tuple[int, int] = (100, 8192)
-    attention_layers: int = 3
+    attention_layers: int = 28
     probe_elements: int = 1 << 30
     probe_gemm: int = 8192
     host_in: int = 512
