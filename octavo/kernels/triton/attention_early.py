@@ -36,7 +36,7 @@ def takes_projected(projected: Projected) -> bool:
 
 
 def early_attention(
-    given: torch.Tensor | Projected,
+    source: torch.Tensor | Projected,
     kv: torch.Tensor,
     meta: AttentionMeta,
     plan: DecodePlan,
@@ -50,8 +50,8 @@ def early_attention(
     """
     blocks, _, kv_heads, block_size, dim = kv.shape
     group = out.shape[1] // kv_heads
-    own = isinstance(given, Projected)
-    q, q_norm, k_norm, cos_sin, turn = operands(given) if isinstance(given, Projected) else [given] * 5
+    own = isinstance(source, Projected)
+    q, q_norm, k_norm, cos_sin, turn = operands(source) if isinstance(source, Projected) else [source] * 5
     block_rows = kv.stride(0) // dim
     rows = kv.as_strided(((blocks - 1) * block_rows + 2 * kv_heads * block_size, dim), (dim, 1))
     _decode_early[(plan.programs,)](
@@ -79,7 +79,7 @@ def early_attention(
         block_rows,
         scale * LOG2E.value,
         softcap or 1.0,
-        given.eps if isinstance(given, Projected) else 0.0,
+        source.eps if isinstance(source, Projected) else 0.0,
         STAGES=_STAGES,
         H_KV=kv_heads,
         G=group,
@@ -87,8 +87,8 @@ def early_attention(
         B=block_size,
         N=8 if group <= _FEW else 16,
         OWN=own,
-        NORM=isinstance(given, Projected) and given.q_norm is not None,
-        ROTARY=rotary(given) if isinstance(given, Projected) else 0,
+        NORM=isinstance(source, Projected) and source.q_norm is not None,
+        ROTARY=rotary(source) if isinstance(source, Projected) else 0,
         CAPPED=softcap is not None,
         num_warps=4,
         # Of eight warps (three idle), few enough that the kernels before and behind have room beside it.
