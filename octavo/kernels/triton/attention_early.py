@@ -50,7 +50,7 @@ def early_attention(
     """
     blocks, _, kv_heads, block_size, dim = kv.shape
     group = out.shape[1] // kv_heads
-    own = isinstance(source, Projected)
+    own = source if isinstance(source, Projected) else None
     q, q_norm, k_norm, cos_sin, turn = operands(source) if isinstance(source, Projected) else [source] * 5
     block_rows = kv.stride(0) // dim
     rows = kv.as_strided(((blocks - 1) * block_rows + 2 * kv_heads * block_size, dim), (dim, 1))
@@ -79,16 +79,16 @@ def early_attention(
         block_rows,
         scale * LOG2E.value,
         softcap or 1.0,
-        source.eps if isinstance(source, Projected) else 0.0,
+        0.0 if own is None else own.eps,
         STAGES=_STAGES,
         H_KV=kv_heads,
         G=group,
         D=dim,
         B=block_size,
         N=8 if group <= _FEW else 16,
-        OWN=own,
-        NORM=isinstance(source, Projected) and source.q_norm is not None,
-        ROTARY=rotary(source) if isinstance(source, Projected) else 0,
+        OWN=own is not None,
+        NORM=own is not None and own.q_norm is not None,
+        ROTARY=0 if own is None else rotary(own),
         CAPPED=softcap is not None,
         num_warps=4,
         # Of eight warps (three idle), few enough that the kernels before and behind have room beside it.

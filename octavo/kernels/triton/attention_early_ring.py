@@ -32,6 +32,14 @@ if HOPPER:
         return head, behind - head * (last - first)
 
     @gluon.jit
+    def _look_up(at, row, first, last, cu_ptr, lens_ptr, table_ptr, stride_table, H_KV: gl.constexpr):
+        """Of place `at`: row, the counts round it, KV head, tile, the row's tokens from there on, its block table."""
+        row, first, last = find(at, row, first, last, cu_ptr, H_KV)
+        head, tile = place(at, first, last, H_KV)
+        left = gl.load(lens_ptr + row) - tile * _TILE
+        return row, first, last, head, tile, left, table_ptr + row.to(gl.int64) * stride_table
+
+    @gluon.jit
     def _bring_blocks(
         kv_tiles, k, v, there, stage, table, tile, left, head, begin, end, block_rows,
         H_KV: gl.constexpr, D: gl.constexpr, B: gl.constexpr,
@@ -60,10 +68,9 @@ if HOPPER:
         early = gl.minimum(STAGES, end - begin)
         at_row, at_first, at_last = row, first, last
         for i in range(early):
-            at_row, at_first, at_last = find(begin + i, at_row, at_first, at_last, cu_ptr, H_KV)
-            head, tile = place(begin + i, at_first, at_last, H_KV)
-            left = gl.load(lens_ptr + at_row) - tile * _TILE
-            table = table_ptr + at_row.to(gl.int64) * stride_table
+            at_row, at_first, at_last, head, tile, left, table = _look_up(
+                begin + i, at_row, at_first, at_last, cu_ptr, lens_ptr, table_ptr, stride_table, H_KV
+            )
             # The block of the newest token is another kernel's to write, unless this one does.
             ready = BLOCKS if OWN else (left - 1) // B
             mbarrier.expect(there.index(i), _TILE * D * 2 * 2)
@@ -72,21 +79,19 @@ if HOPPER:
             wait_for_inputs()
             at_row, at_first, at_last = row, first, last
             for i in range(early):
-                at_row, at_first, at_last = find(begin + i, at_row, at_first, at_last, cu_ptr, H_KV)
-                head, tile = place(begin + i, at_first, at_last, H_KV)
-                left = gl.load(lens_ptr + at_row) - tile * _TILE
+                at_row, at_first, at_last, head, tile, left, table = _look_up(
+                    begin + i, at_row, at_first, at_last, cu_ptr, lens_ptr, table_ptr, stride_table, H_KV
+                )
                 if left <= _TILE:
-                    table = table_ptr + at_row.to(gl.int64) * stride_table
                     ready = (left - 1) // B
                     _bring_blocks(
                         kv_tiles, k, v, there.index(i), i, table, tile, left, head, ready, BLOCKS, block_rows,
                         H_KV, D, B,
                     )  # fmt: skip
         for i in range(early, end - begin):
-            at_row, at_first, at_last = find(begin + i, at_row, at_first, at_last, cu_ptr, H_KV)
-            head, tile = place(begin + i, at_first, at_last, H_KV)
-            left = gl.load(lens_ptr + at_row) - tile * _TILE
-            table = table_ptr + at_row.to(gl.int64) * stride_table
+            at_row, at_first, at_last, head, tile, left, table = _look_up(
+                begin + i, at_row, at_first, at_last, cu_ptr, lens_ptr, table_ptr, stride_table, H_KV
+            )
             stage = i % STAGES
             mbarrier.wait(free.index(stage), (i // STAGES - 1) & 1)
             mbarrier.expect(there.index(stage), _TILE * D * 2 * 2)

@@ -15,7 +15,7 @@ import triton
 from octavo.kernels.triton.act import gated
 from octavo.kernels.triton.common import LAUNCH, let_next_start, wait_for_inputs
 from octavo.kernels.triton.hopper import HOPPER, tiles
-from octavo.kernels.triton.linear_shape import Shape
+from octavo.kernels.triton.linear_shape import Shape, result_of
 from octavo.kernels.triton.target import target_here
 
 if HOPPER:
@@ -139,10 +139,9 @@ def early_linear(
 ) -> torch.Tensor:
     """``act(x W^T + b)``: ``[T, K] -> [T, N]``, or with K in parts their ``[S, T, N]`` fp32, without a bias."""
     tokens, size = x.shape
-    gate, split = activation != "none", shape.parts > 1
+    gate = activation != "none"
     features = weight.shape[0] // (2 if gate else 1)
-    made = (shape.parts, tokens, features) if split else (tokens, features)
-    y = torch.empty(made, dtype=torch.float32 if split else x.dtype, device=x.device)
+    y = result_of(x, features, shape)
     token_tiles = triton.cdiv(tokens, shape.tokens)
     units = triton.cdiv(features, shape.features) * token_tiles * shape.parts
     programs = min(units, target_here().multiprocessors)

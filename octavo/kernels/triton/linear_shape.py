@@ -143,6 +143,13 @@ def _table(features: int, *, gate: bool) -> tuple[_Best, ...]:
     return (_EARLY_GATED if gate else _EARLY_WHOLE) if HOPPER else (_GATED if gate else _WHOLE)
 
 
+def result_of(x: torch.Tensor, features: int, shape: Shape) -> torch.Tensor:
+    """Where a product goes: ``[T, N]``, or its parts ``[S, T, N]`` in fp32."""
+    if shape.parts > 1:
+        return torch.empty((shape.parts, x.shape[0], features), dtype=torch.float32, device=x.device)
+    return torch.empty((x.shape[0], features), dtype=x.dtype, device=x.device)
+
+
 def _fits(x: torch.Tensor) -> bool:
     return x.dtype != torch.float32 and x.shape[0] > (0 if HOPPER else 1)
 

@@ -18,7 +18,7 @@ from octavo.kernels.triton.act import gated
 from octavo.kernels.triton.common import LAUNCH, ask_for, let_next_start, wait_for_inputs
 from octavo.kernels.triton.hopper import readable
 from octavo.kernels.triton.linear_early import early_linear
-from octavo.kernels.triton.linear_shape import LINE, Shape
+from octavo.kernels.triton.linear_shape import LINE, Shape, result_of
 
 _AHEAD = 128
 
@@ -69,9 +69,7 @@ def some_token_linear(
         return early_linear(x, weight, bias, shape, activation)
     tokens, size = x.shape
     features = weight.shape[0] // (1 if activation == "none" else 2)
-    split = shape.parts > 1
-    made = (shape.parts, tokens, features) if split else (tokens, features)
-    y = torch.empty(made, dtype=torch.float32 if split else x.dtype, device=x.device)
+    y = result_of(x, features, shape)
     grid = (triton.cdiv(features, shape.features), triton.cdiv(tokens, shape.tokens), shape.parts)
     adds = bias if bias is not None else x
     options: dict[str, Any] = {
@@ -80,7 +78,7 @@ def some_token_linear(
         "TOKENS": shape.tokens,
         "DEPTH": shape.depth,
         "STAGES": shape.stages,
-        "SPLIT": split,
+        "SPLIT": shape.parts > 1,
         "BIAS": bias is not None,
         "num_warps": shape.warps,
         **LAUNCH,
