@@ -18,21 +18,15 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 
-SHORT_ROWS = 16
-SHORT_TOKENS = 8192
-
-
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a captured step holds. `mixed`: rows may have more than one token; else rows and tokens are the same.
-    `fresh`: it is one row that has nothing computed yet, and mixed. `short`: of `SHORT_ROWS` rows at most, with
-    `SHORT_TOKENS` in all, and not mixed."""
+    `fresh`: it is one row that has nothing computed yet, and mixed."""
 
     rows: int
     tokens: int
     mixed: bool
     fresh: bool = False
-    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,6 @@ class Sent:
 
 class AheadOps(Protocol):
     fresh_rooms: bool  # whether rooms for fresh rows are any quicker
-    short_rooms: bool  # and those for a few rows that have not much to attend to
 
     def places(self, room: Room) -> int:
         """int32 places that attention's plan of one KV group takes."""

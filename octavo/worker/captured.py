@@ -91,7 +91,7 @@ class CapturedLauncher:
         self._layer_group = ground.layout.layer_groups
         self._windows = [group.spec.window for group in ground.layout.groups]
         self._eager = eager
-        self._rooms = rooms_for(table.max_rows, max_tokens, fresh=ahead.fresh_rooms, short=ahead.short_rooms)
+        self._rooms = rooms_for(table.max_rows, max_tokens, fresh=ahead.fresh_rooms)
         self._by_size = {
             mixed: tightest_first([room for room in self._rooms if room.mixed == mixed]) for mixed in (False, True)
         }

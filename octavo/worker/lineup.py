@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from octavo.base.plan import StepPlan
-from octavo.kernels.ahead import SHORT_ROWS, SHORT_TOKENS
 from octavo.worker.staging import Longs
 
 
@@ -27,7 +26,6 @@ class Lineup:
     total: int  # tokens
     mixed: bool  # some row has several tokens, or is not sampled
     fresh: bool  # a row alone, of which nothing was computed before
-    short: bool  # few rows, and few tokens in all (kernels/ahead)
 
     @classmethod
     def of(cls, plan: StepPlan) -> "Lineup":
@@ -37,9 +35,7 @@ class Lineup:
         np.cumsum(counts, out=query_start[1:])
         total = int(query_start[-1])
         mixed = not total == rows.size == sample.size
-        return cls(
-            columns, rows, counts, query_start, sample, rows[sample], total, mixed, _is_fresh(plan), _is_short(plan)
-        )
+        return cls(columns, rows, counts, query_start, sample, rows[sample], total, mixed, _is_fresh(plan))
 
     @cached_property
     def seats(self) -> Longs:
@@ -52,16 +48,11 @@ class Lineup:
         """Whether the plan has the very columns that this was made of, which never change."""
         rows, counts, sample = self.columns
         same = rows is plan.rows and counts is plan.num_tokens and sample is plan.sample
-        return same and self.fresh == _is_fresh(plan) and self.short == _is_short(plan)
+        return same and self.fresh == _is_fresh(plan)
 
 
 def _is_fresh(plan: StepPlan) -> bool:
     return len(plan.rows) == 1 and plan.starts[0] == 0
-
-
-def _is_short(plan: StepPlan) -> bool:
-    rows = len(plan.rows)
-    return rows <= SHORT_ROWS and sum(plan.starts) + rows <= SHORT_TOKENS
 
 
 NOBODY = Lineup.of(StepPlan(-1, [], [], [], [], [], [], []))

@@ -33,8 +33,6 @@ class Numbers:
         self._plans = list(zip(views[7:], windows))  # G
         self._ahead = ahead
         self._scratch = scratch
-        self._lengths = np.ones(rows, dtype=np.int64)
-        self._ones = np.ones(rows, dtype=np.int64)
         self._lineup: Lineup | None = None
 
     def lay_out(self, lineup: Lineup, seq_lens: Longs, positions: Longs) -> None:
@@ -45,12 +43,8 @@ class Numbers:
         used = seq_lens.size
         self.seq_lens[:used] = seq_lens
         self.sample_positions[: positions.size] = positions
-        counts, lengths = lineup.counts, seq_lens
-        if not self.room.mixed and used < self.room.rows:
-            self._lengths[:used] = seq_lens
-            counts, lengths = self._ones, self._lengths
         for plan, window in self._plans:
-            self._ahead.plan(plan, self.room, counts, lengths, window)
+            self._ahead.plan(plan, self.room, lineup.counts, seq_lens, window)
         if self._has_grown:
             self.grown[:, 0] = -1
             self._has_grown = False
@@ -77,10 +71,9 @@ class Numbers:
         if self.room.mixed:  # rows without tokens
             self.query_start[used + 1 :] = lineup.total
             self.seq_lens[used:] = 0
-        else:  # rows of one token each, on the scratch row
+        else:  # rows of one token each, on the scratch row; attention's plan gives them nothing to do
             self.query_start[used + 1 :] = np.arange(used + 1, self.room.rows + 1)
             self.seq_lens[used:] = 1
-            self._lengths[used:] = 1
         self.sample_index[:sampled] = lineup.query_start[lineup.sample + 1] - 1
         self.sample_index[sampled:] = 0
         self.sample_rows[:sampled] = lineup.sampled_rows

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Sequence
 
-from octavo.kernels.ahead import SHORT_ROWS, Room
+from octavo.kernels.ahead import Room
 from octavo.worker.lineup import Lineup
 
 MAX_DECODE_ROWS = 512
@@ -16,9 +16,9 @@ LOOSE = 1.25  # times what a long plan needs, a room may be
 WASTE = 2  # a room may be this many times what the plan needs, if the right one is not there yet
 
 
-def rooms_for(max_rows: int, max_tokens: int, *, fresh: bool, short: bool) -> list[Room]:
+def rooms_for(max_rows: int, max_tokens: int, *, fresh: bool) -> list[Room]:
     """All rooms of an engine, in the order in which they are worth having. `fresh`: prompts that come alone gain by
-    rooms of their own; `short`: so do a few rows with a short past."""
+    rooms of their own."""
     sizes = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, MAX_DECODE_ROWS + 1, 32)]
     rows = sorted({min(size, max_rows, max_tokens) for size in sizes})
     decode = [Room(size, size, mixed=False) for size in rows]
@@ -31,25 +31,23 @@ def rooms_for(max_rows: int, max_tokens: int, *, fresh: bool, short: bool) -> li
     # One stream first, then prompts beside it, then the powers of two, then the steps between, then crowds of prompts.
     coarse = [room for room in decode if room.rows & (room.rows - 1) == 0]
     fine = [room for room in decode if room not in coarse]
-    brief = [Room(size, size, mixed=False, short=True) for size in rows if short and size <= SHORT_ROWS]
-    return [*brief[:1], *coarse[:1], *mixed, *alone, *brief[1:], *coarse[1:], *fine, *crowds]
+    return [*coarse[:1], *mixed, *alone, *coarse[1:], *fine, *crowds]
 
 
 def tightest_first(rooms: Sequence[Room]) -> list[Room]:
     """In the order that `holding` wants."""
-    return sorted(rooms, key=lambda room: (room.tokens, room.rows, not room.short))
+    return sorted(rooms, key=lambda room: (room.tokens, room.rows))
 
 
 def holding(lineup: Lineup, rooms: Sequence[Room]) -> list[Room]:
     """Those of `rooms` that hold a lineup, tightest first as they stand."""
-    mixed, rows, tokens = lineup.mixed, lineup.rows.size, lineup.total
+    mixed, rows, tokens, fresh = lineup.mixed, lineup.rows.size, lineup.total, lineup.fresh
     # A long step is the device's to do in any case: room that nobody fills would cost more than launches do.
     most = max(MIXED_TOKENS[-1], LOOSE * tokens)
     return [
         room
         for room in rooms
-        if tokens <= room.tokens <= most and room.rows >= rows and room.mixed == mixed
-        if lineup.fresh >= room.fresh and lineup.short >= room.short
+        if tokens <= room.tokens <= most and room.rows >= rows and room.mixed == mixed and fresh >= room.fresh
     ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from octavo.kernels.ahead import SHORT_ROWS, SHORT_TOKENS, Ints, Lines, Longs, Room, Sent, StepInput
+from octavo.kernels.ahead import Ints, Lines, Longs, Room, Sent, StepInput
 from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton import attention_early
 from octavo.kernels.triton import stage as staging
@@ -73,7 +73,7 @@ def _is_early(projected: Projected, meta: AttentionMeta, window: int | None) -> 
         return plan.early
     p = projected
     heads = Heads(p.num_kv_heads, p.num_heads // p.num_kv_heads, p.head_dim, p.qkv.dtype.itemsize)
-    return _is_short(meta) and _suits_early(heads, meta.block_size, window)
+    return _is_decode(meta) and _suits_early(heads, meta.block_size, window)
 
 
 def paged_attention(
@@ -115,7 +115,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     query_lens = np.asarray(meta.query_lens, dtype=np.int64)
     seq_lens = np.asarray(meta.seq_lens_host, dtype=np.int64)
     heads = Heads(num_kv_heads, q.shape[1] // num_kv_heads, q.shape[2], q.dtype.itemsize)
-    early = _is_short(meta) and _suits_early(heads, meta.block_size, window)
+    early = _is_decode(meta) and _suits_early(heads, meta.block_size, window)
     programs = num_programs(q.device, early=early)
     rows = query_lens.size
     fresh = prepared_rows(meta) if plain else []
@@ -161,8 +161,8 @@ class TritonAhead:
         self.fresh_rooms = suits(head_dim, dtype_bytes)
         self._heads = Heads(num_kv_heads, group, head_dim, dtype_bytes)
         self._block_size = block_size
-        self.short_rooms = _suits_early(self._heads, block_size, None)
-        self._programs = PROGRAMS_PER_MULTIPROCESSOR * target_here().multiprocessors
+        self._programs = target_here().multiprocessors * PROGRAMS_PER_MULTIPROCESSOR
+        self._early_programs = target_here().multiprocessors * attention_early.PROGRAMS_PER_MULTIPROCESSOR
 
     def places(self, room: Room) -> int:
         return (room.rows + 2) + (room.rows + 2 if room.mixed else 0)
@@ -170,7 +170,7 @@ class TritonAhead:
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        programs = self._programs // (PROGRAMS_PER_MULTIPROCESSOR if self._early(room, window) else 1)
+        programs = self._early_programs if self._early(room, window) else self._programs
         out[rows + 1] = deal_tiles(out[: used + 1], visible, self._heads.kv_heads, programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
@@ -196,21 +196,21 @@ class TritonAhead:
         return tiling(room.tokens, self._heads, self._programs // PREFILL_SHARE)
 
     def _early(self, room: Room, window: int | None) -> bool:
-        return room.short and _suits_early(self._heads, self._block_size, window)
+        return not room.mixed and _suits_early(self._heads, self._block_size, window)
 
 
 def num_programs(device: torch.device, *, early: bool = False) -> int:
-    """How many programs keep the device full, one a multiprocessor if they are attention_early's; a handful under the
+    """How many programs keep the device full, of decode attention or of attention_early; a handful under the
     interpreter."""
     if device.type == "cpu":
         return 8
-    return target_here().multiprocessors * (1 if early else PROGRAMS_PER_MULTIPROCESSOR)
+    each = attention_early.PROGRAMS_PER_MULTIPROCESSOR if early else PROGRAMS_PER_MULTIPROCESSOR
+    return target_here().multiprocessors * each
 
 
-def _is_short(meta: AttentionMeta) -> bool:
-    """Whether a step that the host plans is short, as `Room.short` has it."""
-    few = len(meta.query_lens) <= SHORT_ROWS and all(length == 1 for length in meta.query_lens)
-    return few and sum(meta.seq_lens_host) <= SHORT_TOKENS
+def _is_decode(meta: AttentionMeta) -> bool:
+    """Whether all rows of a step that the host plans compute one token."""
+    return all(length == 1 for length in meta.query_lens)
 
 
 def _suits_early(heads: Heads, block_size: int, window: int | None) -> bool:

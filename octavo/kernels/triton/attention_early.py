@@ -18,7 +18,10 @@ from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, wait_
 from octavo.kernels.triton.hopper import HOPPER, tiles
 from octavo.kernels.triton.prologue import operands, rotary
 
-_STAGES = 4
+# Two programs have as much on the way as one of twice the stages, and while one of them begins or ends a row the other
+# goes on.
+PROGRAMS_PER_MULTIPROCESSOR = 2
+_STAGES = 3
 _FEW = 6  # query heads that leave room for key and value in 8 columns
 _MOST = 14  # and in 16
 

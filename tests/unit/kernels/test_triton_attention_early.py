@@ -45,12 +45,6 @@ def used_early(monkeypatch) -> list[bool]:
     return seen
 
 
-@pytest.fixture(autouse=True)
-def all_are_short(monkeypatch) -> None:
-    monkeypatch.setattr(attention_module, "SHORT_ROWS", 1 << 30)
-    monkeypatch.setattr(attention_module, "SHORT_TOKENS", 1 << 30)
-
-
 def share_out(monkeypatch, programs: int | None) -> None:
     if programs is not None:
         monkeypatch.setattr(attention_module, "num_programs", lambda *_, **_by_name: programs)
@@ -139,7 +133,7 @@ def test_a_room_with_more_rows_than_the_step_has(used_early) -> None:
         seq_lens_host=[],
         scratch={},
     )
-    room = Room(rows, rows, mixed=False, short=True)
+    room = Room(rows, rows, mixed=False)
     ops = TritonAhead(2, 2, dim, 2, 16)
     plan = np.full(ops.places(room), 99, dtype=np.int32)
     ops.plan(plan, room, np.ones(3, dtype=np.int64), np.array(lengths), None)
@@ -171,9 +165,8 @@ def test_a_fresh_prompt_keeps_dense_attention(monkeypatch) -> None:
 
 
 @on_hopper
-def test_what_it_is_not_for(used_early, monkeypatch) -> None:
-    """Windows, several queries, other heads, long or many rows, partial rotation: other kernels, or the prologue
-    before it."""
+def test_what_it_is_not_for(used_early) -> None:
+    """Windows, several queries, other heads, partial rotation: other kernels, or the prologue before it."""
     torch.manual_seed(3)
 
     def attend(query_lens: list[int], dim: int, window: int | None, rotary: int, block: int = 16) -> AttentionMeta:
@@ -191,13 +184,7 @@ def test_what_it_is_not_for(used_early, monkeypatch) -> None:
     attend([1, 3], 128, None, 128)
     attend([1, 1], 96, None, 96)
     attend([1, 1], 128, None, 128, block=4)
-    monkeypatch.setattr(attention_module, "SHORT_TOKENS", 179)
-    attend([1, 1], 128, None, 128)
-    monkeypatch.setattr(attention_module, "SHORT_TOKENS", 180)
-    monkeypatch.setattr(attention_module, "SHORT_ROWS", 1)
-    attend([1, 1], 128, None, 128)
     assert used_early == []
-    monkeypatch.setattr(attention_module, "SHORT_ROWS", 2)
     attend([1, 1], 128, None, 64)
     attend([1, 1], 64, None, 64)
     assert used_early == [False, False]

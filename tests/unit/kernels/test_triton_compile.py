@@ -232,7 +232,7 @@ for *_, made in compiler._noted:
     ptx, kernel = made.result().asm["ptx"], made.result()
     assert ptx.count("griddepcontrol.wait") == 1 and ptx.count("cp.async.bulk.tensor") == 32
     assert kernel.metadata.shared <= 232_448 and "wgmma.mma_async" in ptx
-compiler.note(lambda: [attend(16, 7, 64), attend(17, 2, 128)])
+compiler.note(lambda: [attend(16, 7, 64), attend(17, 2, 96)])
 assert compiler.count == 7  # the prologue and attention without its work; the prologue, plain attention, its sum
 """
 

@@ -1,19 +1,15 @@
 """Captured steps give the tokens of steps that are launched kernel by kernel, whatever their rows ask for."""
 
-from itertools import groupby
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from worker_toy import OPS, POISON, Driver, NewBlocks, ToyModel, greedy, layout, random_prompt, resolved
 
-from octavo.base.plan import StepPlan
 from octavo.base.scores import read
 from octavo.kernels.ahead import Room
 from octavo.platform.cpu import CpuPlatform
-from octavo.worker import lineup
 from octavo.worker.assemble import build_runner
 
 try:
@@ -48,7 +44,7 @@ class Again(CpuPlatform):
 class PlainAhead:
     """AheadOps in words of plain Python; attention needs no plan."""
 
-    fresh_rooms = short_rooms = False
+    fresh_rooms = False
 
     def __init__(self, *shape):
         del shape
@@ -193,40 +189,6 @@ def test_masks_are_the_same(sampling):
         allowed = np.unpackbits(first.view(np.uint8), axis=1, bitorder="little")
         assert all(allowed[row, token] for row, token in enumerate(tokens[0]))
     assert found[0] == found[1]
-
-
-class ShortAhead(PlainAhead):
-    """Rooms for rows with a short past are other rooms."""
-
-    short_rooms = True
-    seen: ClassVar[list[bool]] = []
-
-    def plan(self, *given):
-        self.seen.append(given[1].short)
-
-
-def test_steps_move_to_another_room_when_their_past_is_no_longer_short(monkeypatch):
-    """Step after step, and with numbers that are sent before the step is asked for."""
-    monkeypatch.setattr(lineup, "SHORT_TOKENS", 30)
-    for ahead in (False, True):
-        found = []
-        for driver, captured in zip(drivers(ahead=ShortAhead), (True, False)):
-            ShortAhead.seen.clear()
-            added = [driver.added(row, [1 + row, 2, 3]) for row in range(3)]
-            tokens = [driver.launch(added, range(3), [3] * 3, [0] * 3, range(3)).result().tokens]
-            rows, ones, which = list(range(3)), [1] * 3, list(range(3))
-            for step in range(12):
-                plan = StepPlan(2 + step, [], [], [], rows, ones, [3 + step] * 3, which)
-                if ahead:
-                    driver.runner.expect(plan)
-                driver.runner.forward(plan)
-                tokens.append(driver.runner.sample({}).result().tokens)
-            found.append(tokens)
-            if captured:
-                # 3 rows of 10 tokens each, the new one among them, are the last that are short.
-                kinds = [kind for kind, _ in groupby(ShortAhead.seen[1:])]
-                assert kinds == [True, False]
-        assert found[0] == found[1]
 
 
 TELLING = {

@@ -17,7 +17,7 @@ from octavo.worker.columns import is_bare
 class Plans:
     """AheadOps whose attention needs one number a row, and nothing on the device: the model is never asked again."""
 
-    fresh_rooms = short_rooms = False
+    fresh_rooms = False
 
     def __init__(self, *shape):
         del shape
