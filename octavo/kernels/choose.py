@@ -63,7 +63,8 @@ def reference(device: torch.device) -> Ops:  # noqa: ARG001 - it runs anywhere
         "forbid": forbid,
         "write_tokens": write_tokens,
     }
-    return Ops(**entries, self_attention=None, ahead=None, compiler=None, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
+    absent = dict.fromkeys(("self_attention", "ahead", "compiler", "tune"))
+    return Ops(**entries, **absent, names=dict.fromkeys(entries, "reference"))  # type: ignore[arg-type]
 
 
 def triton(device: torch.device) -> Ops:

@@ -184,6 +184,15 @@ class WriteTokens(Protocol):
         ...
 
 
+class Tune(Protocol):
+    def __call__(self, work: Callable[[], object]) -> None:
+        """Run `work`, and find out by which of several ways what it computed is computed fastest from now on.
+
+        Nothing may be captured meanwhile.
+        """
+        ...
+
+
 class Compiler(Protocol):
     """Compiles kernels in other threads before they are launched."""
 
@@ -227,6 +236,7 @@ class Ops:
     write_tokens: WriteTokens
     ahead: MakeAheadOps | None  # None: steps cannot be captured
     compiler: MakeCompiler | None  # None: nothing is compiled at its first launch
+    tune: Tune | None  # None: there is one way of everything
     names: dict[str, str]
 
     def overlay(self, source: str, **entries: object) -> "Ops":

@@ -108,6 +108,7 @@ class CapturedLauncher:
         slots = torch.zeros(table.num_groups, tokens, dtype=torch.int64, device=device)
         blocks = torch.zeros(table.num_groups, rows, table.max_blocks, dtype=torch.int32, device=device)
         sampled = torch.zeros(3, rows, dtype=torch.int64, device=device)
+        self._tune = ops.tune
         self._board = DrawingBoard(platform, ops, ground, rows, rules)
         self._input = StepInput(longs[0], longs[1], longs[2], slots, blocks, sampled)
 
@@ -248,6 +249,8 @@ class CapturedLauncher:
             return tokens
 
         self._empty(step)
+        if self._tune is not None:
+            self._tune(lambda: body(lambda: None))
         step.body = self._platform.capture(body)
         step.body.replay()
         step.tail = self._platform.capture(tail)

@@ -125,7 +125,8 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 4, dtype=np.int32)
     cu_single, cu_tiles = packed[: rows + 1], packed[rows + 2 :]
-    packed[rows + 1] = deal_tiles(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
+    deal = attention_early.deal_early if early else deal_tiles
+    packed[rows + 1] = deal(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
     cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
     count = _fill_tiles(cu_tiles, tiled, seq_lens, window, cut)
     device = _upload(packed, q.device)
@@ -170,8 +171,11 @@ class TritonAhead:
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        programs = self._early_programs if self._early(room, window) else self._programs
-        out[rows + 1] = deal_tiles(out[: used + 1], visible, self._heads.kv_heads, programs)
+        if self._early(room, window):
+            deal, programs = attention_early.deal_early, self._early_programs
+        else:
+            deal, programs = deal_tiles, self._programs
+        out[rows + 1] = deal(out[: used + 1], visible, self._heads.kv_heads, programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:

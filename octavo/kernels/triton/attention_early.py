@@ -9,10 +9,12 @@ the query heads of a KV head the narrow one.
 Legend: R rows, H heads, G query heads a KV head, D head dim, B block size, N columns: G, the new key, the new value.
 """
 
+import numpy as np
 import torch
 
+from octavo.kernels.ahead import Ints, Longs
 from octavo.kernels.context import AttentionMeta, Projected
-from octavo.kernels.triton.attention_decode import TILE, DecodePlan
+from octavo.kernels.triton.attention_decode import TILE, DecodePlan, deal_tiles
 from octavo.kernels.triton.attention_tile import LOG2E
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, wait_for_inputs
 from octavo.kernels.triton.hopper import HOPPER, tiles
@@ -22,6 +24,7 @@ from octavo.kernels.triton.prologue import operands, rotary
 # goes on.
 PROGRAMS_PER_MULTIPROCESSOR = 2
 _STAGES = 3
+_JOIN = 3  # tiles that take about as long as adding up the parts of a row
 _FEW = 6  # query heads that leave room for key and value in 8 columns
 _MOST = 14  # and in 16
 
@@ -36,6 +39,21 @@ def takes_projected(projected: Projected) -> bool:
     """Whether it also does what comes between the product of q, k and v and attention."""
     both = (projected.q_norm is None) == (projected.k_norm is None)
     return projected.head_dim == 128 and both and rotary(projected) in (0, 128)
+
+
+def deal_early(out: Ints, visible: Longs, num_kv_heads: int, programs: int) -> int:
+    """As `deal_tiles`. Where it takes no longer, each KV head of a row is one program's: all rows are as long as the
+    longest then, in the line alone, and nothing is left to be added up."""
+    share = deal_tiles(out, visible, num_kv_heads, programs)
+    lines, multiprocessors = visible.size * num_kv_heads, max(1, programs // PROGRAMS_PER_MULTIPROCESSOR)
+    if not 0 < lines <= programs:
+        return share
+    longest = int(-(-visible.max() // TILE))
+    evenly = -(-int(out[visible.size]) * num_kv_heads // multiprocessors)
+    if -(-lines // multiprocessors) * longest > evenly + _JOIN:
+        return share
+    out[:] = np.arange(visible.size + 1) * longest
+    return longest
 
 
 def early_attention(
@@ -179,7 +197,7 @@ if HOPPER:
                 stage = done % STAGES
                 left = length - (tile + i) * TILE
                 mbarrier.wait(there.index(stage), done // STAGES & 1)
-                if left <= TILE:
+                if (left <= TILE) & (left > 0):  # behind a row there may be tiles without tokens
                     lay_in(
                         k_groups, v_groups, stage, left - 1, key_low, key_high, value_low, value_high,
                         HALVES, GROUPS, B, OWN, eight,

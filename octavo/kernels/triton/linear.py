@@ -7,8 +7,8 @@ Legend: T tokens, K input size, N output features, S parts of K.
 """
 
 import torch
-from torch.nn import functional as F
 
+from octavo.kernels import cublas
 from octavo.kernels.context import Norm
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.hopper import HOPPER
@@ -23,7 +23,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     shape = shape_whole(x, weight.shape[0], gate=False)
     if shape is not None:
         return some_token_linear(x, weight, bias, shape)
-    return one_token_linear(x, weight, bias)[0] if fits_one(x) else F.linear(x, weight, bias)
+    return one_token_linear(x, weight, bias)[0] if fits_one(x) else cublas.linear(x, weight, bias)
 
 
 def linear_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -45,4 +45,4 @@ def normed_linear(
     shape = shape_whole(normed, weight.shape[0] // 2, gate=True)
     if shape is not None:
         return some_token_linear(normed, weight, bias, shape, activation), total
-    return act_mul(F.linear(normed, weight, bias), activation), total
+    return act_mul(cublas.linear(normed, weight, bias), activation), total

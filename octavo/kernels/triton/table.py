@@ -1,8 +1,11 @@
 """Which operations Triton takes over."""
 
+from functools import partial
+
 import torch
 from triton import knobs
 
+from octavo.kernels import cublas
 from octavo.kernels.ops import Ops
 from octavo.kernels.triton.act import act_mul
 from octavo.kernels.triton.attention import TritonAhead, paged_attention, self_attention
@@ -20,7 +23,7 @@ from octavo.kernels.triton.prologue import qkv_prologue
 from octavo.kernels.triton.write_tokens import write_tokens
 
 
-def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table for every CUDA device so far
+def overlay(ops: Ops, device: torch.device) -> Ops:
     """The table with Triton's entries in place of the reference's."""
     return ops.overlay(
         "triton",
@@ -42,5 +45,6 @@ def overlay(ops: Ops, device: torch.device) -> Ops:  # noqa: ARG001 - one table 
         qkv_prologue=qkv_prologue,
         rms_norm=rms_norm,
         self_attention=self_attention,
+        tune=partial(cublas.tune, device=device) if device.type == "cuda" else None,
         write_tokens=write_tokens,
     )

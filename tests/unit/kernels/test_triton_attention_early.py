@@ -17,6 +17,7 @@ from octavo.kernels.ref import prologue as ref_prologue
 from octavo.kernels.triton import attention as attention_module
 from octavo.kernels.triton import attention_early, attention_fresh
 from octavo.kernels.triton.attention import TritonAhead, paged_attention, self_attention
+from octavo.kernels.triton.attention_decode import TILE, deal_tiles
 from octavo.kernels.triton.hopper import HOPPER
 
 on_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
@@ -25,9 +26,11 @@ LENGTHS = {
     "one": [1],
     "edges": [1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129],
     "few": [190] * 16,
+    "short": [200, 1, 64, 330, 65],
     "long": [30_000, 40],
     "mixed": [3000, 5, 700, 64, 1, 2222, 320, 33],
 }
+WHOLE = 256  # programs: enough for each to have its KV head of a row whole
 HEADS = [(16, 8), (4, 1), (6, 1), (7, 1), (8, 1), (14, 1), (2, 2)]
 
 
@@ -46,6 +49,8 @@ def used_early(monkeypatch) -> list[bool]:
 
 
 def share_out(monkeypatch, programs: int | None) -> None:
+    if programs == WHOLE:
+        monkeypatch.setattr(attention_early, "_JOIN", 1000)
     if programs is not None:
         monkeypatch.setattr(attention_module, "num_programs", lambda *_, **_by_name: programs)
 
@@ -88,7 +93,8 @@ def test_queries_alone(heads, kv_heads, dim, block, dtype, used_early) -> None:
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("rotary", [128, 0])
 @pytest.mark.parametrize(
-    ("lengths", "programs"), [("one", None), ("edges", 3), ("few", None), ("mixed", 17), ("long", None)]
+    ("lengths", "programs"),
+    [("one", None), ("edges", 3), ("few", None), ("mixed", 17), ("long", None), ("edges", WHOLE), ("short", WHOLE)],
 )
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 def test_with_the_work_of_the_prologue(
@@ -113,6 +119,33 @@ def test_with_the_work_of_the_prologue(
     assert used_early == [True]
     torch.testing.assert_close(got.float(), want, atol=4e-2, rtol=4e-2)
     torch.testing.assert_close(kv, other, equal_nan=True, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 8])
+@pytest.mark.parametrize("programs", [264, 16, 2])
+@pytest.mark.parametrize("alike", [True, False])
+def test_lines_are_dealt_out_whole_where_that_takes_no_longer(alike, programs, kv_heads) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        rows = int(rng.integers(1, 20))
+        visible = np.full(rows, 190) if alike else rng.integers(1, 3000, rows)
+        plain, out = np.zeros(rows + 1, dtype=np.int32), np.zeros(rows + 1, dtype=np.int32)
+        tiles, share = -(-visible // TILE), deal_tiles(plain, visible, kv_heads, programs)
+        got = attention_early.deal_early(out, visible, kv_heads, programs)
+        lines, some = rows * kv_heads, programs // 2
+        rounds = -(-lines // some)
+        if lines <= programs and rounds * tiles.max() <= -(-tiles.sum() * kv_heads // some) + attention_early._JOIN:
+            assert got == tiles.max()
+            assert out.tolist() == [row * got for row in range(rows + 1)]
+        else:
+            assert got == share
+            assert np.array_equal(out, plain)
+
+
+def test_a_step_without_rows_is_dealt_out() -> None:
+    out = np.full(1, 7, dtype=np.int32)
+    assert attention_early.deal_early(out, np.zeros(0, dtype=np.int64), 8, 264) == 1
+    assert out.tolist() == [0]
 
 
 @on_hopper

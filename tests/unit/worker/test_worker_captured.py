@@ -128,6 +128,31 @@ def drivers(groups=1, vocab=VOCAB, ahead=PlainAhead):
     return made
 
 
+def test_a_room_is_tuned_before_it_is_captured():
+    """On the scratch row, and each once; tokens stay what they are."""
+    seen = []
+
+    class Watched(Again):
+        def capture(self, work):
+            seen.append("captured")
+            return super().capture(work)
+
+    def tune(work):
+        states = work()
+        seen.append(states.shape[0])
+
+    ops = SimpleNamespace(**{**vars(OPS), "ahead": PlainAhead, "tune": tune})
+    runner = build_runner(Watched(), ops, DeviceToy(VOCAB), layout(num_blocks=256), resolved(), VOCAB, capture=True)
+    for _ in range(2):
+        assert runner.prepare()
+    assert seen == [1, "captured", "captured", 6, "captured", "captured"]
+    while runner.prepare():
+        pass
+    driver, plain = Held(runner, 1), drivers()[1]
+    found = [each.launch([each.added(0, [1, 2, 3])], [0], [3], [0], [0]).result().tokens for each in (driver, plain)]
+    assert found[0] == found[1]
+
+
 def counted(driver, *args, **more):
     """Tokens of a step, and how many pieces of captured work it started."""
     platform = driver.runner._platform

@@ -27,6 +27,7 @@ OPS = SimpleNamespace(
     penalize=penalize,
     write_tokens=write_tokens,
     ahead=None,
+    tune=None,
 )
 STATES = 997
 POISON = 13  # a context that holds this id gives NaN logits

@@ -1,0 +1,174 @@
+"""Which of cuBLAS's algorithms a product takes: the one that was the quickest here, not the one it guesses.
+
+Its guess is a tenth off for some sizes, and a third for a few. So before a step is captured it is run once, the
+products that it left to cuBLAS are noted, and each is measured by every algorithm that the library offers. Steps that
+are launched kernel by kernel take what is known of their sizes, long ones what is known of a size close by.
+
+Legend: T tokens, K input size, N output features.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+
+import torch
+from torch.nn import functional as F
+
+from octavo.kernels.cublas.library import Algorithm, Cublas, CublasError, cublas, readable
+
+ROUNDS = 5
+MATRICES = 4  # weights of one shape that take turns, so that none is found in a cache
+GAIN = 0.98  # of the time of cuBLAS's own choice: less is noise
+LONG = 1024  # tokens, from which the best algorithm changes slowly
+NEAR = 2.0  # times as many tokens, or as few
+KEPT = 1024  # sizes that something was taken over for
+_BYTES = 4e12  # a second
+_FLOPS = 7e14
+_WORTH = 1e-5  # seconds: in shorter products little is to be gained
+
+Sizes = tuple[int, int, int, torch.dtype]  # N, K, T
+Run = Callable[[], object]
+
+
+class Chooser:
+    """The choices of one device."""
+
+    def __init__(self, library: Cublas, times: Callable[[Sequence[Run]], list[float]] | None = None) -> None:
+        """`times`: seconds of each of several ways; by default they are measured."""
+        self._library = library
+        self._times = times or _measured
+        self._known: dict[Sizes, Algorithm | None] = {}
+        self._near: dict[Sizes, Algorithm | None] = {}  # taken over from another number of tokens
+        self._noted: dict[Sizes, list[torch.Tensor]] | None = None
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """``[T, K] x [N, K] -> [T, N]``."""
+        sizes = (*weight.shape, x.shape[0], x.dtype)
+        if not readable(x, weight):
+            return F.linear(x, weight)
+        if self._noted is not None and sizes not in self._known:
+            matrices = self._noted.setdefault(sizes, [])
+            if len(matrices) < MATRICES:
+                matrices.append(weight)
+        algorithm = self._known[sizes] if sizes in self._known else self._from_near(sizes, x, weight)
+        if algorithm is None:
+            return F.linear(x, weight)
+        return self._library.multiply(x, weight, algorithm, x.new_empty((x.shape[0], weight.shape[0])))
+
+    def tune(self, work: Run) -> None:
+        """Run `work`, then choose for what it has multiplied. Nothing may be captured meanwhile."""
+        with self._noting() as noted:
+            work()
+        for sizes, matrices in noted.items():
+            self._known[sizes] = self._best(sizes, matrices) if _worth(sizes) else None
+        self._near.clear()
+
+    @contextmanager
+    def _noting(self) -> Iterator[dict[Sizes, list[torch.Tensor]]]:
+        noted = self._noted = {}
+        try:
+            yield noted
+        finally:
+            self._noted = None
+
+    def _best(self, sizes: Sizes, matrices: list[torch.Tensor]) -> Algorithm | None:
+        """None: cuBLAS's own choice, also where memory is short."""
+        features, size, tokens, dtype = sizes
+        try:
+            x = torch.empty((tokens, size), dtype=dtype, device=matrices[0].device).normal_()
+            out = x.new_empty((tokens, features))
+            algorithms = self._library.algorithms(x, matrices[0])
+            runs = [partial(_through, lambda weight: torch.mm(x, weight.t(), out=out), matrices)]
+            for algorithm in algorithms:
+                runs.append(partial(_through, partial(self._multiply, x, algorithm, out), matrices))
+            times = self._times(runs)
+        except (torch.OutOfMemoryError, CublasError):
+            return None
+        best = min(range(len(times)), key=times.__getitem__)
+        return algorithms[best - 1] if best and times[best] < GAIN * times[0] else None
+
+    def _multiply(self, x: torch.Tensor, algorithm: Algorithm, out: torch.Tensor, weight: torch.Tensor) -> object:
+        return self._library.multiply(x, weight, algorithm, out)
+
+    def _from_near(self, sizes: Sizes, x: torch.Tensor, weight: torch.Tensor) -> Algorithm | None:
+        """What is known of the number of tokens that is nearest, where there are many and it is near enough."""
+        if sizes[2] < LONG:
+            return None
+        if sizes not in self._near:
+            if len(self._near) >= KEPT:
+                self._near.clear()
+            algorithm = self._nearest(*sizes)
+            fits = algorithm is not None and self._library.can(x, weight, algorithm)
+            self._near[sizes] = algorithm if fits else None
+        return self._near[sizes]
+
+    def _nearest(self, features: int, size: int, tokens: int, dtype: torch.dtype) -> Algorithm | None:
+        apart = {
+            max(known / tokens, tokens / known): algorithm
+            for (*matrix, known, kind), algorithm in self._known.items()
+            if (*matrix, kind) == (features, size, dtype) and known >= LONG
+        }
+        nearest = min(apart, default=NEAR + 1)
+        return apart[nearest] if nearest <= NEAR else None
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``[T, K] x [N, K] -> [T, N]`` by cuBLAS, as `tune` found best."""
+    chosen = _chooser(x.device.index) if bias is None and x.is_cuda else None
+    return F.linear(x, weight, bias) if chosen is None else chosen.linear(x, weight)
+
+
+def tune(work: Run, device: torch.device) -> None:
+    """As `Tune` in kernels/ops."""
+    chosen = _chooser(torch.cuda.current_device() if device.index is None else device.index)
+    if chosen is not None:
+        chosen.tune(work)
+
+
+@cache
+def _chooser(index: int) -> Chooser | None:
+    library = cublas(torch.device("cuda", index))
+    return None if library is None else Chooser(library)
+
+
+def _worth(sizes: Sizes) -> bool:
+    features, size, tokens, _ = sizes
+    numbers = features * size
+    return max(2 * numbers / _BYTES, 2 * numbers * tokens / _FLOPS) > _WORTH
+
+
+def _through(multiply: Callable[[torch.Tensor], object], matrices: list[torch.Tensor]) -> None:
+    for weight in matrices:
+        multiply(weight)
+
+
+def _measured(runs: Sequence[Run]) -> list[float]:
+    """Seconds of each on a GPU, the median of rounds in which they take turns; captured, so the host does not count."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for run in runs:
+            run()
+        torch.cuda.synchronize()
+        graphs = [_captured(run) for run in runs]
+        times: list[list[float]] = [[] for _ in runs]
+        for _ in range(ROUNDS):
+            marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in runs]  # type: ignore[no-untyped-call]
+            for graph, (begin, end) in zip(graphs, marks):
+                begin.record()
+                graph.replay()
+                end.record()
+            torch.cuda.synchronize()
+            for each, (begin, end) in zip(times, marks):
+                each.append(begin.elapsed_time(end) / 1e3)
+    return [sorted(each)[ROUNDS // 2] for each in times]
+
+
+def _captured(run: Run) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    try:
+        run()
+    finally:
+        graph.capture_end()
+    return graph

@@ -1,0 +1,63 @@
+"""Products by cuBLAS's algorithms, as they are chosen on this GPU."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from octavo.kernels.cublas.choice import Chooser
+from octavo.kernels.cublas.library import cublas, readable
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+SIZES = [(4096, 4096), (6144, 1024), (4096, 12_288)]
+DEVICE = torch.device("cuda", 0)
+
+
+def matrices(tokens: int, features: int, size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(tokens)
+    weight = torch.randn(features, size, device=DEVICE, dtype=dtype)
+    return torch.randn(tokens, size, device=DEVICE, dtype=dtype), weight.mul_(size**-0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tokens", [1, 33, 192, 1024])
+@pytest.mark.parametrize(("features", "size"), SIZES)
+def test_every_algorithm_gives_the_product(tokens, features, size, dtype) -> None:
+    library = cublas(DEVICE)
+    assert library is not None
+    x, weight = matrices(tokens, features, size, dtype)
+    want = F.linear(x, weight)
+    algorithms = library.algorithms(x, weight)
+    assert algorithms
+    for algorithm in algorithms:
+        assert library.can(x, weight, algorithm)
+        got = library.multiply(x, weight, algorithm, torch.full_like(want, float("nan")))
+        torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
+
+
+def test_what_was_chosen_can_be_captured_and_serves_other_long_steps() -> None:
+    library = cublas(DEVICE)
+    assert library is not None
+    chooser = Chooser(library)
+    x, weight = matrices(2048, 6144, 1024, torch.bfloat16)
+    chooser.tune(lambda: chooser.linear(x, weight))
+    (sizes,) = chooser._known
+    chooser._known[sizes] = library.algorithms(x, weight)[-1]  # whatever was the fastest
+    with torch.inference_mode():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = chooser.linear(x, weight)
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(got, F.linear(x, weight), atol=2e-2, rtol=2e-2)
+        longer = torch.randn(3001, 1024, device=DEVICE, dtype=torch.bfloat16)
+        torch.testing.assert_close(chooser.linear(longer, weight), F.linear(longer, weight), atol=2e-2, rtol=2e-2)
+    assert any(algorithm is not None for algorithm in chooser._near.values())
+
+
+def test_what_it_cannot_read_is_left_to_torch() -> None:
+    x, weight = matrices(64, 4096, 4096, torch.bfloat16)
+    assert readable(x, weight)
+    assert not readable(x[:, :2048], weight)
+    assert not readable(x.view(-1)[8:-8].view(-1, 16), weight)
+    assert not readable(x.float(), weight)
