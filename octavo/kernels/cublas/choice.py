@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from octavo.kernels.cublas.library import Algorithm, Cublas, CublasError, cublas, readable
 
 ROUNDS = 5
-MATRICES = 4  # weights of one shape that take turns, so that none is found in a cache
+MATRICES = 4  # weights of one shape that take turns, so that none is found in a cache; of few tokens
 GAIN = 0.98  # of the time of cuBLAS's own choice: less is noise
 LONG = 1024  # tokens, from which the best algorithm changes slowly
 NEAR = 2.0  # times as many tokens, or as few
@@ -48,7 +48,7 @@ class Chooser:
             return F.linear(x, weight)
         if self._noted is not None and sizes not in self._known:
             matrices = self._noted.setdefault(sizes, [])
-            if len(matrices) < MATRICES:
+            if len(matrices) < (MATRICES if sizes[2] < LONG else 1):
                 matrices.append(weight)
         algorithm = self._known[sizes] if sizes in self._known else self._from_near(sizes, x, weight)
         if algorithm is None:

@@ -78,9 +78,11 @@ def test_the_result_is_the_product():
     assert library.used == [1]
 
 
-def test_sizes_are_measured_once_over_some_of_their_matrices(monkeypatch):
+@pytest.mark.parametrize(("tokens", "turns"), [(4, MATRICES), (LONG, 1)])
+def test_sizes_are_measured_once_over_some_of_their_matrices(tokens, turns, monkeypatch):
     made, _, rounds = chooser([1.0, 0.5, 1.0, 1.0])
-    x, weights = matrices(4, count=MATRICES + 3)
+    x, weights = matrices(tokens, count=MATRICES + 3)
+    monkeypatch.setattr(choice.F, "linear", lambda *_: None)
     seen = []
     monkeypatch.setattr(made, "_best", lambda sizes, matrices: seen.append((sizes, len(matrices))))
 
@@ -91,7 +93,7 @@ def test_sizes_are_measured_once_over_some_of_their_matrices(monkeypatch):
 
     for _ in range(2):
         made.tune(step)
-    assert seen == [((WIDE, 1280, 4, torch.bfloat16), MATRICES)]  # the small product is not worth it
+    assert seen == [((WIDE, 1280, tokens, torch.bfloat16), turns)]  # the small product is not worth it
     assert rounds == []
 
 
