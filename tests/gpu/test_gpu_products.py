@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from octavo.kernels.cublas.choice import Chooser
+from octavo.kernels.cublas.choice import Chooser, Stopwatch
 from octavo.kernels.cublas.library import cublas, readable
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -38,7 +38,7 @@ def test_every_algorithm_gives_the_product(tokens, features, size, dtype) -> Non
 def test_what_was_chosen_can_be_captured_and_serves_other_long_steps() -> None:
     library = cublas(DEVICE)
     assert library is not None
-    chooser = Chooser(library)
+    chooser = Chooser(library, Stopwatch(DEVICE))
     x, weight = matrices(2048, 6144, 1024, torch.bfloat16)
     chooser.tune(lambda: chooser.linear(x, weight))
     (sizes,) = chooser._known
@@ -53,6 +53,20 @@ def test_what_was_chosen_can_be_captured_and_serves_other_long_steps() -> None:
         longer = torch.randn(3001, 1024, device=DEVICE, dtype=torch.bfloat16)
         torch.testing.assert_close(chooser.linear(longer, weight), F.linear(longer, weight), atol=2e-2, rtol=2e-2)
     assert any(algorithm is not None for algorithm in chooser._near.values())
+
+
+def test_measuring_takes_memory_once() -> None:
+    library, stopwatch = cublas(DEVICE), Stopwatch(DEVICE)
+    assert library is not None
+    kept = []
+    for tokens in (96, 128, 192, 1024):
+        chooser = Chooser(library, stopwatch)
+        x, weight = matrices(tokens, 4096, 12_288, torch.bfloat16)
+        chooser.tune(lambda chooser=chooser, x=x, weight=weight: chooser.linear(x, weight))
+        assert chooser._known
+        del x, weight
+        kept.append(torch.cuda.memory_allocated(DEVICE))
+    assert kept[1:] == kept[:1] * 3
 
 
 def test_what_it_cannot_read_is_left_to_torch() -> None:

@@ -33,10 +33,10 @@ Run = Callable[[], object]
 class Chooser:
     """The choices of one device."""
 
-    def __init__(self, library: Cublas, times: Callable[[Sequence[Run]], list[float]] | None = None) -> None:
-        """`times`: seconds of each of several ways; by default they are measured."""
+    def __init__(self, library: Cublas, times: Callable[[Sequence[Run]], list[float]]) -> None:
+        """`times`: seconds of each of several ways."""
         self._library = library
-        self._times = times or _measured
+        self._times = times
         self._known: dict[Sizes, Algorithm | None] = {}
         self._near: dict[Sizes, Algorithm | None] = {}  # taken over from another number of tokens
         self._noted: dict[Sizes, list[torch.Tensor]] | None = None
@@ -127,8 +127,9 @@ def tune(work: Run, device: torch.device) -> None:
 
 @cache
 def _chooser(index: int) -> Chooser | None:
-    library = cublas(torch.device("cuda", index))
-    return None if library is None else Chooser(library)
+    device = torch.device("cuda", index)
+    library = cublas(device)
+    return None if library is None else Chooser(library, Stopwatch(device))
 
 
 def _worth(sizes: Sizes) -> bool:
@@ -142,26 +143,23 @@ def _through(multiply: Callable[[torch.Tensor], object], matrices: list[torch.Te
         multiply(weight)
 
 
-def _measured(runs: Sequence[Run]) -> list[float]:
-    """Seconds of each on a GPU, the median of rounds in which they take turns; captured, so the host does not count."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for run in runs:
-            run()
-        torch.cuda.synchronize()
-        graphs = [_captured(run) for run in runs]
-        times: list[list[float]] = [[] for _ in runs]
-        for _ in range(ROUNDS):
-            marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in runs]  # type: ignore[no-untyped-call]
-            for graph, (begin, end) in zip(graphs, marks):
-                begin.record()
-                graph.replay()
-                end.record()
+class Stopwatch:
+    """Seconds of each of several ways on a GPU, the median of rounds in which they take turns; captured, so the host
+    does not count. All on one stream: torch keeps memory for cuBLAS for each that it was ever called on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def __call__(self, runs: Sequence[Run]) -> list[float]:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for run in runs:
+                run()
             torch.cuda.synchronize()
-            for each, (begin, end) in zip(times, marks):
-                each.append(begin.elapsed_time(end) / 1e3)
-    return [sorted(each)[ROUNDS // 2] for each in times]
+            graphs = [_captured(run) for run in runs]
+            rounds = [[_replayed(graph) for graph in graphs] for _ in range(ROUNDS)]
+            torch.cuda.synchronize()
+        return [sorted(begin.elapsed_time(end) / 1e3 for begin, end in each)[ROUNDS // 2] for each in zip(*rounds)]
 
 
 def _captured(run: Run) -> torch.cuda.CUDAGraph:
@@ -172,3 +170,12 @@ def _captured(run: Run) -> torch.cuda.CUDAGraph:
     finally:
         graph.capture_end()
     return graph
+
+
+def _replayed(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Marks before and behind it."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    graph.replay()
+    end.record()
+    return begin, end
