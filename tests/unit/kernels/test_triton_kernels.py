@@ -133,6 +133,38 @@ def test_a_step_planned_ahead(heads, kv_heads, programs, monkeypatch) -> None:
     torch.testing.assert_close(got[:used].cpu(), want, **tolerance(torch.float32))
 
 
+@pytest.mark.parametrize("used", [3, 0])
+@pytest.mark.parametrize("window", [None, 20])
+def test_rows_that_a_decode_room_has_too_many_have_nothing_to_do(used, window, monkeypatch) -> None:
+    """Not even to read: what their block table and lengths say is no cache of theirs."""
+    torch.manual_seed(10)
+    room, dim, lengths = Room(6, 6, mixed=False), 64, [300, 64, 17][:used]
+    meta = make_meta([1] * 3, [300, 64, 17], 16)
+    kv = make_cache(meta, 2, dim, torch.float32)
+    q = torch.randn(room.rows, 4, dim, device=DEVICE)
+    want = ref_attention.paged_attention(q[:3].cpu(), kv.cpu(), on_cpu(meta), 0.125, window, None)
+    pad = room.rows - 3
+    ahead = replace(
+        meta,
+        block_table=F.pad(meta.block_table, (0, 0, 0, pad), value=1 << 30),
+        query_start=torch.arange(room.rows + 1, dtype=torch.int32, device=DEVICE),
+        seq_lens=F.pad(meta.seq_lens, (0, pad), value=1),
+        query_lens=[],
+        seq_lens_host=[],
+        scratch={},
+    )
+    ops = attention_module.TritonAhead(2, 2, dim, 4, 16)
+    for programs in (1, 7, 64):
+        monkeypatch.setattr(attention_module, "num_programs", lambda *_, programs=programs, **_by_name: programs)
+        monkeypatch.setattr(ops, "_programs", programs)
+        plan = np.full(ops.places(room), 99, dtype=np.int32)
+        ops.plan(plan, room, np.ones(used, dtype=np.int64), np.array(lengths, dtype=np.int64), window)
+        ahead.scratch.clear()
+        ops.attach(ahead, room, window, torch.from_numpy(plan).to(DEVICE))
+        got = paged_attention(q, kv, ahead, 0.125, window, None)
+        torch.testing.assert_close(got[:used].cpu(), want[:used], **tolerance(torch.float32))
+
+
 def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
     """A long row that another kernel computes, beside a short one whose past is shared out."""
     monkeypatch.setattr(attention_tiling, "LEAST_PIECE", 32)
