@@ -80,6 +80,9 @@ CHAT_FAULTS: list[tuple[str, Any]] = [
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("chat_template_kwargs", {"messages": []}),
     ("chat_template_kwargs", []),
+    ("reasoning_effort", "hihg"),
+    ("reasoning_effort", ""),
+    ("reasoning_effort", 3),
     ("echo", True),
     ("functions", [{"name": "f"}]),
     ("chat_template", "{{ 1 }}"),
@@ -129,6 +132,13 @@ def test_fields_of_both_endpoints(live: Live, field: str, value: Any) -> None:
 @pytest.mark.parametrize(("field", "value"), CHAT_FAULTS)
 def test_chat_fields(live: Live, field: str, value: Any) -> None:
     refused(live, live.chat(**{field: value}), field)
+
+
+@pytest.mark.parametrize("word", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+def test_the_words_for_effort(live: Live, word: str) -> None:
+    assert live.chat(reasoning_effort=word).status == 200
+    message = live.chat(reasoning_effort=word + "er").error["message"]
+    assert "one of high, low, max, medium, minimal, none, xhigh" in message
 
 
 @pytest.mark.parametrize(("field", "value"), COMPLETION_FAULTS)

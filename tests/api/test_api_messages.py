@@ -122,6 +122,7 @@ def test_a_conversation_with_tools_reaches_the_template(live: Live) -> None:
         ({"temperature": 9.0}, "temperature"),
         ({"n": 2}, "one answer"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format must be of type json_schema"),
+        ({"output_config": {"effort": "most"}}, "output_config.effort must be one of high, low, max"),
         ({"output_format": {"type": "xml"}}, "output_format must be of type json_schema"),
         ({"max_completion_tokens": 5}, "it is called max_tokens here"),
         ({"stop": ["a"]}, "it is called stop_sequences here"),

@@ -213,6 +213,7 @@ def test_cancel(kept: Live) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"conversation": "c"}, "conversation"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ({"reasoning": {"effort": "most"}}, "reasoning.effort"),
         ({"metadata": {"k" * 65: "a"}}, "metadata"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 10**6}, "max_output_tokens"),

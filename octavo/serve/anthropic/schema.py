@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from octavo.base import params
-from octavo.serve.openai.schema import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Int, Name, StopString, Text
+from octavo.serve.openai.schema import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Effort, Int, Name, StopString, Text
 
 
 class Block(Struct, kw_only=True):
@@ -64,7 +64,7 @@ class Thinking(Struct, kw_only=True):
 class OutputConfig(Struct, kw_only=True):
     """How hard to think, and the form of the answer."""
 
-    effort: Name | None = None
+    effort: Effort | None = None
     format: dict[str, Any] | None = None
 
 

@@ -19,6 +19,8 @@ MAX_TEMPLATE_KWARGS = 32
 MAX_TOKEN_LIST = 1 << 24
 
 Name = Annotated[str, Meta(max_length=MAX_NAME)]
+# A template of other words gets them by chat_template_kwargs.
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
@@ -173,7 +175,7 @@ class ChatFields(Protocol):
     continue_final_message: bool | None
     chat_template_kwargs: TemplateArgs | None
     documents: Documents | None
-    reasoning_effort: Name | None
+    reasoning_effort: Effort | None
 
 
 class ChatRequest(Sampled, kw_only=True):
@@ -185,7 +187,7 @@ class ChatRequest(Sampled, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateArgs | None = None
     documents: Documents | None = None
-    reasoning_effort: Name | None = None
+    reasoning_effort: Effort | None = None
     add_special_tokens: bool | None = None
     max_completion_tokens: Int | None = None
     logprobs: bool | None = None
@@ -206,7 +208,7 @@ class TokenizeRequest(Struct, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateArgs | None = None
     documents: Documents | None = None
-    reasoning_effort: Name | None = None
+    reasoning_effort: Effort | None = None
     model: Name | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from octavo.base.params import MAX_LOGPROBS
-from octavo.serve.openai.schema import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Int, Name, Text
+from octavo.serve.openai.schema import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Effort, Int, Name, Text
 
 MetaText = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[Annotated[str, Meta(max_length=64)], MetaText], Meta(max_length=16)]
@@ -50,7 +50,7 @@ class ResponsesTool(Struct, kw_only=True):
 class Reasoning(Struct, kw_only=True):
     """How hard to think. Summaries are not made: the thoughts themselves are given."""
 
-    effort: Name | None = None
+    effort: Effort | None = None
     summary: Name | None = None
     generate_summary: Name | None = None
 
