@@ -51,7 +51,7 @@ def llm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     write_tokenizer(folder, CONFIG["vocab_size"])
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    llm = LLM(str(folder), load_format="dummy", max_num_seqs=96, gpu_memory_utilization=0.5)
+    llm = LLM(str(folder), load_format="dummy", max_num_seqs=96, gpu_memory_utilization=0.2)
     yield llm
     llm.close()
 

@@ -130,7 +130,8 @@ def run(core, wanted: list[EngineRequest]) -> dict[str, list[int]]:
 
 def engine(folder: str, **options):
     common = {"device": DEVICE, "dtype": "float32", "threads": 1, "max_model_len": 192}
-    return assemble(engine_config(model=folder, **common, **options))
+    share = {"gpu_memory_utilization": 0.1}  # other tests run beside it
+    return assemble(engine_config(model=folder, **{**common, **share, **options}))
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "phi3-longrope"])
