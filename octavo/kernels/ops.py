@@ -186,7 +186,7 @@ class WriteTokens(Protocol):
 
 class Tune(Protocol):
     def __call__(self, work: Callable[[], object]) -> None:
-        """Run `work`, and find out by which of several ways what it computed is computed fastest from now on.
+        """Run `work` once, and find out by which of several ways what it computed is computed fastest from now on.
 
         Nothing may be captured meanwhile.
         """

@@ -129,9 +129,12 @@ class Platform(Protocol):
         """Mark the present end of the device's queue."""
         ...
 
-    def capture(self, work: "Callable[[Cut], T]") -> "Captured[T]":
+    def capture(
+        self, work: "Callable[[Cut], T]", rehearse: "Callable[[Callable[[], T]], object] | None" = None
+    ) -> "Captured[T]":
         """Run `work` once or twice, and keep it for replay. It must only enqueue, on tensors that stay in place. Where
-        it calls what it is given, a replay lets the device begin before the host has got to the rest."""
+        it calls what it is given, a replay lets the device begin before the host has got to the rest. `rehearse` runs
+        it the first time, while nothing is captured."""
         ...
 
     def start_peak(self) -> int:

@@ -124,7 +124,11 @@ class CpuPlatform:
     def event(self) -> _Now:
         return _NOW
 
-    def capture(self, work: Callable[[Cut], T]) -> Captured[T]:
+    def capture(
+        self, work: Callable[[Cut], T], rehearse: Callable[[Callable[[], T]], object] | None = None
+    ) -> Captured[T]:
+        if rehearse is not None:
+            rehearse(lambda: work(lambda: None))
         return _Again(work)
 
     def start_peak(self) -> int:

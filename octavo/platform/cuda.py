@@ -14,6 +14,10 @@ from octavo.platform.limits import core_limit
 from octavo.platform.pinned import Aside, put_aside
 
 
+def _run(work: Callable[[], T]) -> T:
+    return work()
+
+
 class _Graphs(Generic[T]):
     """CUDA graphs, one behind the other, and the tensors that they leave their results in."""
 
@@ -120,7 +124,9 @@ class CudaPlatform:
         event.record(self._stream)
         return event
 
-    def capture(self, work: Callable[[Cut], T]) -> Captured[T]:
+    def capture(
+        self, work: Callable[[Cut], T], rehearse: Callable[[Callable[[], T]], object] | None = None
+    ) -> Captured[T]:
         if self._graph_pool is None:
             # Graphs that are captured on one stream leave each other their memory.
             self._graph_pool = torch.cuda.graph_pool_handle()
@@ -129,7 +135,7 @@ class CudaPlatform:
         stream = self._graph_stream
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            work(lambda: None)
+            (rehearse or _run)(lambda: work(lambda: None))
         torch.cuda.current_stream(self.device).wait_stream(stream)
         graphs = [torch.cuda.CUDAGraph()]
 

@@ -249,9 +249,7 @@ class CapturedLauncher:
             return tokens
 
         self._empty(step)
-        if self._tune is not None:
-            self._tune(lambda: body(lambda: None))
-        step.body = self._platform.capture(body)
+        step.body = self._platform.capture(body, self._tune)
         step.body.replay()
         step.tail = self._platform.capture(tail)
         return step

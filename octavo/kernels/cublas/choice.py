@@ -121,7 +121,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 def tune(work: Run, device: torch.device) -> None:
     """As `Tune` in kernels/ops."""
     chosen = _chooser(torch.cuda.current_device() if device.index is None else device.index)
-    if chosen is not None:
+    if chosen is None:
+        work()
+    else:
         chosen.tune(work)
 
 

@@ -159,3 +159,10 @@ def test_without_a_gpu_it_is_torch(monkeypatch):
     monkeypatch.setattr(choice, "cublas", lambda _: pytest.fail("there is none"))
     torch.testing.assert_close(choice.linear(x, weight, bias), x @ weight.t() + bias)
     torch.testing.assert_close(choice.linear(x, weight, None), x @ weight.t())
+
+
+def test_what_is_tuned_is_run_where_there_is_nothing_to_choose(monkeypatch):
+    monkeypatch.setattr(choice, "_chooser", lambda _: None)
+    ran = []
+    choice.tune(lambda: ran.append(1), torch.device("cuda", 0))
+    assert ran == [1]

@@ -43,7 +43,8 @@ class Captures(CpuPlatform):
         super().__init__()
         self.counts = Counter()
 
-    def capture(self, work):
+    def capture(self, work, rehearse=None):
+        del rehearse
         result = work(lambda: None)
 
         def replay():
@@ -62,8 +63,8 @@ class Cramped(Captures):
 
     counts_memory = True
 
-    def capture(self, work):
-        del work
+    def capture(self, work, rehearse=None):
+        del work, rehearse
         self.counts["capture"] += 1
         raise torch.OutOfMemoryError("out of memory")
 
