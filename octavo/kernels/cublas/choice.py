@@ -9,7 +9,7 @@ Legend: T tokens, K input size, N output features.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -78,17 +78,13 @@ class Chooser:
             x = torch.empty((tokens, size), dtype=dtype, device=matrices[0].device).normal_()
             out = x.new_empty((tokens, features))
             algorithms = self._library.algorithms(x, matrices[0])
-            runs = [partial(_through, lambda weight: torch.mm(x, weight.t(), out=out), matrices)]
-            for algorithm in algorithms:
-                runs.append(partial(_through, partial(self._multiply, x, algorithm, out), matrices))
-            times = self._times(runs)
+            ways: list[Callable[[torch.Tensor], object]] = [lambda weight: torch.mm(x, weight.t(), out=out)]
+            ways += [partial(self._library.multiply, x, algorithm=each, out=out) for each in algorithms]
+            times = self._times([partial(_through, way, matrices) for way in ways])
         except (torch.OutOfMemoryError, CublasError):
             return None
         best = min(range(len(times)), key=times.__getitem__)
         return algorithms[best - 1] if best and times[best] < GAIN * times[0] else None
-
-    def _multiply(self, x: torch.Tensor, algorithm: Algorithm, out: torch.Tensor, weight: torch.Tensor) -> object:
-        return self._library.multiply(x, weight, algorithm, out)
 
     def _from_near(self, sizes: Sizes, x: torch.Tensor, weight: torch.Tensor) -> Algorithm | None:
         """What is known of the number of tokens that is nearest, where there are many and it is near enough."""
@@ -112,26 +108,26 @@ class Chooser:
         return apart[nearest] if nearest <= NEAR else None
 
 
+_TUNED: dict[int, Chooser] = {}  # by the device's number; until something is tuned there nothing is loaded
+
+
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """``[T, K] x [N, K] -> [T, N]`` by cuBLAS, as `tune` found best."""
-    chosen = _chooser(x.device.index) if bias is None and x.is_cuda else None
+    chosen = _TUNED.get(x.device.index) if bias is None and x.is_cuda else None
     return F.linear(x, weight, bias) if chosen is None else chosen.linear(x, weight)
 
 
 def tune(work: Run, device: torch.device) -> None:
     """As `Tune` in kernels/ops."""
-    chosen = _chooser(torch.cuda.current_device() if device.index is None else device.index)
-    if chosen is None:
-        work()
-    else:
-        chosen.tune(work)
-
-
-@cache
-def _chooser(index: int) -> Chooser | None:
-    device = torch.device("cuda", index)
-    library = cublas(device)
-    return None if library is None else Chooser(library, Stopwatch(device))
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _TUNED:
+        here = torch.device("cuda", index)
+        library = cublas(here)
+        if library is None:
+            work()
+            return
+        _TUNED[index] = Chooser(library, Stopwatch(here))
+    _TUNED[index].tune(work)
 
 
 def _worth(sizes: Sizes) -> bool:

@@ -149,9 +149,9 @@ def readable(*matrices: torch.Tensor) -> bool:
 
 
 def cublas(device: torch.device) -> Cublas | None:
-    """The library on a device; None where torch has brought none along."""
+    """The library on a device; None where torch has brought none along, or memory is short."""
     major = (torch.version.cuda or "").partition(".")[0]
     try:
         return Cublas(ctypes.CDLL(f"libcublasLt.so.{major}"), device)
-    except (OSError, AttributeError, CublasError):
+    except (OSError, AttributeError, CublasError, torch.OutOfMemoryError):
         return None

@@ -5,6 +5,7 @@ share it. A captured step plans its launches before it knows the numbers: `PlanA
 Legend: T tokens, R rows, H heads, D head dim, B block size, N blocks.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,8 +126,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
     tiled[[row.index for row in fresh]] = 0
     packed = np.empty(2 * rows + 4, dtype=np.int32)
     cu_single, cu_tiles = packed[: rows + 1], packed[rows + 2 :]
-    deal = attention_early.deal_early if early else deal_tiles
-    packed[rows + 1] = deal(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
+    packed[rows + 1] = _dealer(early=early)(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
     cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
     count = _fill_tiles(cu_tiles, tiled, seq_lens, window, cut)
     device = _upload(packed, q.device)
@@ -171,11 +171,9 @@ class TritonAhead:
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
         visible = _visible(query_lens if room.mixed else None, seq_lens, window)
-        if self._early(room, window):
-            deal, programs = attention_early.deal_early, self._early_programs
-        else:
-            deal, programs = deal_tiles, self._programs
-        out[rows + 1] = deal(out[: used + 1], visible, self._heads.kv_heads, programs)
+        early = self._early(room, window)
+        programs = self._early_programs if early else self._programs
+        out[rows + 1] = _dealer(early=early)(out[: used + 1], visible, self._heads.kv_heads, programs)
         if used < rows:
             out[used + 1 : rows + 1] = out[used]
         if room.mixed:
@@ -210,6 +208,11 @@ def num_programs(device: torch.device, *, early: bool = False) -> int:
         return 8
     each = attention_early.PROGRAMS_PER_MULTIPROCESSOR if early else PROGRAMS_PER_MULTIPROCESSOR
     return target_here().multiprocessors * each
+
+
+def _dealer(*, early: bool) -> Callable[[Ints, Longs, int, int], int]:
+    """What deals the tiles of rows of one query out to programs: `deal_tiles`, or attention_early's own."""
+    return attention_early.deal_early if early else deal_tiles
 
 
 def _is_decode(meta: AttentionMeta) -> bool:

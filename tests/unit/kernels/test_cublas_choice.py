@@ -162,7 +162,20 @@ def test_without_a_gpu_it_is_torch(monkeypatch):
 
 
 def test_what_is_tuned_is_run_where_there_is_nothing_to_choose(monkeypatch):
-    monkeypatch.setattr(choice, "_chooser", lambda _: None)
+    monkeypatch.setattr(choice, "cublas", lambda _: None)
     ran = []
     choice.tune(lambda: ran.append(1), torch.device("cuda", 0))
     assert ran == [1]
+    assert choice._TUNED == {}
+
+
+def test_a_device_is_tuned_by_one_chooser(monkeypatch):
+    """The library is loaded when the first step is tuned, once a device."""
+    loaded, ran = [], []
+    monkeypatch.setattr(choice, "_TUNED", {})
+    monkeypatch.setattr(choice, "Stopwatch", lambda _: None)
+    monkeypatch.setattr(choice, "cublas", lambda device: loaded.append(device) or Paper())
+    for number in (0, 1, 0):
+        choice.tune(lambda number=number: ran.append(number), torch.device("cuda", number))
+    assert ran == [0, 1, 0]
+    assert [device.index for device in loaded] == [0, 1]
