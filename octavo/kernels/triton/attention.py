@@ -17,8 +17,8 @@ from octavo.kernels.triton import attention_early
 from octavo.kernels.triton import stage as staging
 from octavo.kernels.triton.attention_decode import DecodePlan, deal_tiles, decode_attention
 from octavo.kernels.triton.attention_fresh import FreshRow, fresh_attention, prepare_alone, prepared_rows, suits
-from octavo.kernels.triton.attention_prefill import Tiles, prefill_attention
-from octavo.kernels.triton.attention_tiling import Heads, Tiling, max_tiles, tiling
+from octavo.kernels.triton.attention_prefill import prefill_attention
+from octavo.kernels.triton.attention_tiling import Heads, Tiles, Tiling, max_tiles, tiling
 from octavo.kernels.triton.prologue import qkv_prologue
 from octavo.kernels.triton.target import target_here
 
@@ -124,7 +124,7 @@ def _from_host(meta: AttentionMeta, q: torch.Tensor, num_kv_heads: int, window: 
         return StepPlan(None, None, fresh)
     tiled = query_lens.copy()
     tiled[[row.index for row in fresh]] = 0
-    packed = np.empty(2 * rows + 4, dtype=np.int32)
+    packed = np.empty(2 * rows + 6, dtype=np.int32)
     cu_single, cu_tiles = packed[: rows + 1], packed[rows + 2 :]
     packed[rows + 1] = _dealer(early=early)(cu_single, _visible(query_lens, seq_lens, window), num_kv_heads, programs)
     cut = tiling(q.shape[0], heads, programs // PREFILL_SHARE)
@@ -166,7 +166,7 @@ class TritonAhead:
         self._early_programs = target_here().multiprocessors * attention_early.PROGRAMS_PER_MULTIPROCESSOR
 
     def places(self, room: Room) -> int:
-        return (room.rows + 2) + (room.rows + 2 if room.mixed else 0)
+        return (room.rows + 2) + (room.rows + 4 if room.mixed else 0)
 
     def plan(self, out: Ints, room: Room, query_lens: Longs, seq_lens: Longs, window: int | None) -> None:
         rows, used = room.rows, query_lens.size
@@ -233,13 +233,14 @@ def _visible(query_lens: Longs | None, seq_lens: Longs, window: int | None) -> L
 def _fill_tiles(out: Ints, query_lens: Longs, seq_lens: Longs, window: int | None, cut: Tiling) -> int:
     """`Tiles.running` of the rows of several queries; the lengths ``[r]``, r <= R. Gives the number of tiles."""
     used, several = query_lens.size, query_lens > 1
-    counts = out[1:-1]
+    counts = out[1:-3]
     out[0] = 0
     np.add.accumulate((query_lens + (cut.queries - 1)) // cut.queries * several, out=counts[:used])
     count = int(counts[used - 1]) if used else 0
     counts[used:] = count
     longest = int((seq_lens * several).max(initial=0))
-    out[-1] = cut.pieces(count, longest if window is None else min(longest, window + cut.queries))
+    out[-2:] = 0
+    out[-3] = cut.pieces(count, longest if window is None else min(longest, window + cut.queries))
     return count
 
 

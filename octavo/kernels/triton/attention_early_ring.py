@@ -12,7 +12,7 @@ if HOPPER:
     from octavo.kernels.triton.hopper import bring, gl, gluon, mbarrier
 
     _TILE = gl.constexpr(TILE)
-    _NOWHERE = gl.constexpr((1 << 31) - (1 << 20))  # a row behind all that there are
+    NOWHERE = gl.constexpr((1 << 31) - (1 << 20))  # a row behind all that there are
     HALF = gl.constexpr(64)  # columns that bulk copies lay down at once
 
     @gluon.jit
@@ -51,7 +51,7 @@ if HOPPER:
             wanted = (j >= begin) & (j < end)
             live = j * B < left
             block = gl.load(table + tile * BLOCKS + j, mask=wanted & live, other=0)
-            row = gl.where(live, block * block_rows + head * B, _NOWHERE)
+            row = gl.where(live, block * block_rows + head * B, NOWHERE)
             for h in gl.static_range(HALVES):
                 k_to = k.index(stage * HALVES + h).slice(j * B, B)
                 v_to = v.index(stage * HALVES + h).slice(j * B, B)

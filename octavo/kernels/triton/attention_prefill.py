@@ -9,20 +9,21 @@ Legend: T tokens, R rows, H heads, G heads a KV head, M lines of a tile (a query
 size, N blocks, S pieces at most.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
+from octavo.kernels.triton import attention_twins
 from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of
-from octavo.kernels.triton.attention_tiling import FEW_LINES, MAX_PIECES, ROOMY, Tiling, key_tile, padded
+from octavo.kernels.triton.attention_tiling import FEW_LINES, MAX_PIECES, ROOMY, Tiles, Tiling, key_tile, padded
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, shared_memory, wait_for_inputs
+from octavo.kernels.triton.target import target_here
 
 # Arguments that differ from step to step, and must not each ask for a kernel of its own.
 NUMBERS = ["num_rows", "num_tokens", "window"]
 PLACES = ["table_ptr", "lens_ptr", "query_start_ptr", "cu_tiles_ptr"]
+JOINERS = 32  # programs a multiprocessor, of one warp
 
 
 @triton.jit
@@ -43,9 +44,9 @@ def _bounds(first_query, window, QUERIES: tl.constexpr, TILE: tl.constexpr, WIND
 
 
 @triton.jit
-def _piece(low, high, pieces, LEAST: tl.constexpr):
-    """Tokens of a piece, a multiple of LEAST."""
-    return tl.maximum(tl.cdiv(tl.cdiv(high - low, pieces), LEAST), 1) * LEAST
+def _piece(low, high, pieces, LEAST: tl.constexpr, TILE: tl.constexpr):
+    """Tokens of a piece, a multiple of TILE."""
+    return tl.maximum(tl.cdiv(tl.cdiv(high - low, pieces), TILE) * TILE, LEAST)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
@@ -75,7 +76,7 @@ def _prefill(
         first_query = length - query_len + tile * QUERIES
         high = tl.minimum(first_query + QUERIES, length)
         lowest, low, clean_low, clean_high = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-        piece = _piece(low, high, pieces, LEAST)
+        piece = _piece(low, high, pieces, LEAST, TILE)
         mine_low = low + piece_index * piece
         mine_high = tl.minimum(mine_low + piece, high)
         if mine_low < mine_high:
@@ -131,40 +132,41 @@ def _join(
     H_KV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, QUERIES: tl.constexpr,
     TILE: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr, WINDOWED: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0)
-    head = tl.program_id(1)
     let_next_start()
     wait_for_inputs()
-    pieces = tl.load(cu_tiles_ptr + num_rows + 1)
-    if (pieces > 1) & (token < tl.load(query_start_ptr + num_rows)):
-        row = find_row(query_start_ptr, token, num_rows)
-        tiled = tl.load(cu_tiles_ptr + row + 1) > tl.load(cu_tiles_ptr + row)  # else another kernel has the row
-        begin = tl.load(query_start_ptr + row)
-        query_len = tl.load(query_start_ptr + row + 1) - begin
-        length = tl.load(lens_ptr + row)
-        first_query = length - query_len + (token - begin) // QUERIES * QUERIES
-        high = tl.minimum(first_query + QUERIES, length)
-        _, low, _, _ = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-        pieces = tl.cdiv(high - low, _piece(low, high, pieces, LEAST))
-        if tiled & (pieces > 1):
-            column = tl.arange(0, D_PAD)
-            piece = tl.arange(0, MOST)
-            live = piece < pieces
-            at = (piece.to(tl.int64) * num_tokens + token) * (H_KV * G) + head
-            lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"))
-            inside = live[:, None] & (column < D)[None, :]
-            part = tl.load(part_ptr + at[:, None] * D + column[None, :], mask=inside, other=0.0)
-            weight = tl.exp2(lse - tl.max(lse, axis=0))
-            joined = tl.sum(part * weight[:, None], axis=0) / tl.sum(weight, axis=0)
-            spot = (token.to(tl.int64) * (H_KV * G) + head) * D + column
-            tl.store(out_ptr + spot, joined.to(out_ptr.dtype.element_ty), mask=column < D)
+    most = tl.load(cu_tiles_ptr + num_rows + 1)
+    if most > 1:
+        total = tl.load(query_start_ptr + num_rows) * (H_KV * G)
+        for work in range(tl.program_id(0), total, tl.num_programs(0)):
+            token, head = work // (H_KV * G), work % (H_KV * G)
+            row = find_row(query_start_ptr, token, num_rows)
+            tiled = tl.load(cu_tiles_ptr + row + 1) > tl.load(cu_tiles_ptr + row)  # else another kernel has the row
+            begin = tl.load(query_start_ptr + row)
+            query_len = tl.load(query_start_ptr + row + 1) - begin
+            length = tl.load(lens_ptr + row)
+            first_query = length - query_len + (token - begin) // QUERIES * QUERIES
+            high = tl.minimum(first_query + QUERIES, length)
+            _, low, _, _ = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
+            pieces = tl.cdiv(high - low, _piece(low, high, most, LEAST, TILE))
+            if tiled & (pieces > 1):
+                column = tl.arange(0, D_PAD)
+                piece = tl.arange(0, MOST)
+                live = piece < pieces
+                at = (piece.to(tl.int64) * num_tokens + token) * (H_KV * G) + head
+                lse = tl.load(lse_ptr + at, mask=live, other=float("-inf"))
+                inside = live[:, None] & (column < D)[None, :]
+                part = tl.load(part_ptr + at[:, None] * D + column[None, :], mask=inside, other=0.0)
+                weight = tl.exp2(lse - tl.max(lse, axis=0))
+                joined = tl.sum(part * weight[:, None], axis=0) / tl.sum(weight, axis=0)
+                spot = tl.cast(work, tl.int64) * D + column
+                tl.store(out_ptr + spot, joined.to(out_ptr.dtype.element_ty), mask=column < D)
 
 
 def prefill_attention(
     q: torch.Tensor,
     kv: torch.Tensor,
     meta: AttentionMeta,
-    tiles: "Tiles",
+    tiles: Tiles,
     out: torch.Tensor,
     scale: float,
     window: int | None,
@@ -181,46 +183,41 @@ def prefill_attention(
     lines = padded(tiles.tiling.queries * (heads // kv_heads))
     shape = _shape(q, kv_heads, tiles.tiling, lines, windowed=window is not None)
     rows, past = meta.seq_lens.shape[0], (meta.seq_lens, meta.query_start, tiles.running)
-    _prefill[(max(kv_heads * tiles.most, busy if most > 1 else 0),)](
-        q,
-        kv,
-        meta.block_table,
-        *past,
-        out,
-        part,
-        lse,
-        rows,
-        tokens,
-        q.stride(0),
-        meta.block_table.stride(0),
-        kv.stride(0),
-        kv.stride(1),
-        kv.stride(2),
-        scale * LOG2E.value,
-        softcap or 1.0,
-        window or 0,
-        B=kv.shape[3],
-        M=lines,
-        CAPPED=softcap is not None,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        **_resources(q, lines),
-        **shape,
-        **LAUNCH,
-    )
+    programs = max(kv_heads * tiles.most, busy if most > 1 else 0)
+    if lines > FEW_LINES and attention_twins.suits(heads // kv_heads, dim, q.element_size(), kv.shape[3], window):
+        attention_twins.prefill_by_twins(q, kv, meta, tiles, programs, out, part, lse, scale, softcap)
+    else:
+        _prefill[(programs,)](
+            q,
+            kv,
+            meta.block_table,
+            *past,
+            out,
+            part,
+            lse,
+            rows,
+            tokens,
+            q.stride(0),
+            meta.block_table.stride(0),
+            kv.stride(0),
+            kv.stride(1),
+            kv.stride(2),
+            scale * LOG2E.value,
+            softcap or 1.0,
+            window or 0,
+            B=kv.shape[3],
+            M=lines,
+            CAPPED=softcap is not None,
+            PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            **_resources(q, lines),
+            **shape,
+            **LAUNCH,
+        )
     if most > 1:
-        grid = (tokens, heads)
+        # Where nothing was cut there is nothing to do, and a program for each token would take longer than the rest.
+        grid = (min(tokens * heads, JOINERS * target_here().multiprocessors),)
         slots = 16 if most <= 16 else MAX_PIECES
         _join[grid](part, lse, *past, out, rows, tokens, window or 0, MOST=slots, num_warps=1, **shape, **LAUNCH)
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """The tiles of a step. `running` int32 ``[R + 2]``: their running count, then the pieces of each; `most`: a bound
-    of the count."""
-
-    running: torch.Tensor
-    most: int
-    tiling: Tiling
 
 
 def _resources(q: torch.Tensor, lines: int) -> dict[str, int]:

@@ -1,9 +1,11 @@
 """How the queries of a step and what they see are cut for prefill attention.
 
-Legend: H heads, G heads a KV head, D head dim; a line is a query of one head.
+Legend: R rows, H heads, G heads a KV head, D head dim; a line is a query of one head.
 """
 
 from dataclasses import dataclass
+
+import torch
 
 from octavo.kernels.triton.common import pow2, shared_memory
 
@@ -55,6 +57,16 @@ class Tiling:
         """Pieces for so many tiles, of which none sees more than `longest` tokens."""
         wanted = self.busy // (self.kv_heads * max(1, num_tiles))
         return max(1, min(wanted, self.most, -(-longest // self.least)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of a step. `running` int32 ``[R + 4]``: their running count, then the pieces of each, and two zeros,
+    with which programs of attention_twins count what they have drawn; `most`: a bound of the count."""
+
+    running: torch.Tensor
+    most: int
+    tiling: Tiling
 
 
 def tiling(tokens: int, heads: Heads, programs: int) -> Tiling:

@@ -30,6 +30,9 @@ class Block(torch.Tensor):
     def __iadd__(self, more: Any) -> "Block":
         return self + more  # names are values there, not places
 
+    def __imul__(self, more: Any) -> "Block":
+        return self * more
+
 
 def block(value: Any, dtype: torch.dtype | None = None) -> Block:
     return torch.as_tensor(value, dtype=dtype).as_subclass(Block)
@@ -55,7 +58,7 @@ class Shared:
     """Shared memory, or a view of it."""
 
     def __init__(self, memory: torch.Tensor, layout: Any) -> None:
-        self.memory, self.layout, self.dtype = memory, layout, memory.dtype
+        self.memory, self.layout, self.dtype, self.shape = memory, layout, memory.dtype, memory.shape
 
     def index(self, at: Any) -> "Shared":
         assert 0 <= int(at) < self.memory.shape[0]
@@ -75,6 +78,21 @@ class Shared:
 
     def store(self, value: torch.Tensor) -> None:
         self.memory.copy_(value)
+
+
+class _Cut(Shared):
+    """Shared memory in groups of rows and columns: bulk copies lay a group of columns down whole before the next."""
+
+    def __init__(self, memory: torch.Tensor, shape: list[int], layout: Any) -> None:
+        super().__init__(memory, layout)
+        self.shape = torch.Size(shape)
+
+    def index(self, at: Any) -> Shared:
+        (_, rows, columns), (_, height, width) = self.memory.shape, self.shape
+        behind, down = divmod(int(at), rows // height)
+        stage, across = divmod(behind, columns // width)
+        down, across = down * height, across * width
+        return Shared(self.memory[stage, down : down + height, across : across + width], self.layout)
 
 
 class _Barriers:
@@ -172,7 +190,7 @@ class Emulator:
             "mbarrier": self._barriers,
             "bring": self._bring,
             "meet": lambda: None,
-            "recast": lambda memory, _, shape, layout: Shared(memory.memory.view(shape), layout),
+            "recast": lambda memory, _, shape, layout: _Cut(memory.memory, shape, layout),
             "fence_async_shared": lambda: None,
             "let_next_start": lambda: None,
             "wait_for_inputs": self._wait_for_inputs,
@@ -207,9 +225,10 @@ class Emulator:
         self._barriers.change(bar, 0, -into.memory.numel() * into.memory.itemsize)
 
     @staticmethod
-    def _multiply(a: Shared, b: Shared, acc: torch.Tensor, *, is_async: bool) -> Block:
+    def _multiply(a: Shared | Block, b: Shared, acc: torch.Tensor, *, is_async: bool) -> Block:
         del is_async
-        return block(acc + a.memory.float() @ b.memory.float())
+        tall = a.memory if isinstance(a, Shared) else a
+        return block(acc + tall.float() @ b.memory.float())
 
     def _specialize(self, parts: list[tuple[Callable[..., None], tuple[Any, ...]]], *_: Any) -> None:
         errors: list[BaseException] = []
@@ -249,6 +268,8 @@ class Emulator:
             allocate_shared_memory=allocate,
             arange=lambda low, high, **_: block(torch.arange(low, high)),
             atomic_add=_atomic_add,
+            cast=lambda value, dtype: block(value).to(dtype),
+            cdiv=lambda a, b: -(-a // b),
             convert_layout=lambda value, _: value,
             erf=one(torch.erf),
             exp=one(torch.exp),
@@ -274,7 +295,15 @@ class Emulator:
             where=lambda cond, a, b: block(torch.where(torch.as_tensor(cond), torch.as_tensor(a), torch.as_tensor(b))),
             zeros=lambda shape, dtype, **_: block(torch.zeros(shape, dtype=dtype)),
             **dict.fromkeys(
-                ("BlockedLayout", "NVMMADistributedLayout", "NVMMASharedLayout", "SliceLayout"), lambda *_, **__: None
+                (
+                    "BlockedLayout",
+                    "DotOperandLayout",
+                    "NVMMADistributedLayout",
+                    "NVMMASharedLayout",
+                    "SliceLayout",
+                    "SwizzledSharedLayout",
+                ),
+                lambda *_, **__: None,
             ),
         )
 

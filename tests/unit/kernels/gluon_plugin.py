@@ -12,10 +12,15 @@ compile_for(Target((9, 0), 3, 232_448))
 
 from gluon_kit import Emulator  # noqa: E402 - kernels look at what they are made for as they are imported
 
-from octavo.kernels.triton import attention_early, linear_early  # noqa: E402
+from octavo.kernels.triton import attention_early, attention_prefill, attention_twins, linear_early  # noqa: E402
 
 EMULATOR = Emulator()
-for _module, _kernel in ((linear_early, "_early"), (attention_early, "_decode_early")):
+for _module, _kernel in (
+    (linear_early, "_early"),
+    (attention_early, "_decode_early"),
+    (attention_twins, "_twins"),
+    (attention_prefill, "_join"),
+):
     EMULATOR.take_over(_module, _kernel)
 
 

@@ -15,7 +15,10 @@ EVERY = 19  # of the grid's cases one: a number that no parameter's count divide
 MORE = 3
 
 
-@pytest.mark.parametrize("name", ["test_triton_early.py", "test_triton_attention_early.py", "gluon_cases.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["test_triton_early.py", "test_triton_attention_early.py", "test_triton_attention_twins.py", "gluon_cases.py"],
+)
 @pytest.mark.parametrize(
     "every", [EVERY, pytest.param(MORE, marks=[pytest.mark.slow, pytest.mark.timeout(1500)])], ids=["some", "more"]
 )

@@ -175,8 +175,8 @@ def test_a_row_without_tiles_is_left_alone(monkeypatch) -> None:
     want = ref_attention.paged_attention(q.cpu(), kv.cpu(), on_cpu(meta), 0.125, None, None)
     out = torch.full((93, 4, 64), 7.0, device=DEVICE)
     cut = attention_tiling.Tiling(queries=16, most=8, busy=256, kv_heads=2, least=32)
-    running = torch.tensor([0, 0, 1, cut.pieces(1, 400)], dtype=torch.int32, device=DEVICE)
-    assert running[-1] > 1
+    running = torch.tensor([0, 0, 1, cut.pieces(1, 400), 0, 0], dtype=torch.int32, device=DEVICE)
+    assert running[3] > 1
     tiles = attention_prefill.Tiles(running, 1, cut)
     attention_prefill.prefill_attention(q, kv, meta, tiles, out, 0.125, None, None)
     assert (out[:90] == 7.0).all()
