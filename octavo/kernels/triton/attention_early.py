@@ -17,7 +17,7 @@ from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton.attention_decode import TILE, DecodePlan, deal_tiles
 from octavo.kernels.triton.attention_tile import LOG2E
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, wait_for_inputs
-from octavo.kernels.triton.hopper import HOPPER, tiles
+from octavo.kernels.triton.hopper import HOPPER, cache_tiles
 from octavo.kernels.triton.prologue import operands, rotary
 
 # Two programs have as much on the way as one of twice the stages, and while one of them begins or ends a row the other
@@ -69,12 +69,11 @@ def early_attention(
 
     The blocks of a layer lie whole: kv ``[N, 2, H_kv, B, D]`` may be strided in its first dim alone.
     """
-    blocks, _, kv_heads, block_size, dim = kv.shape
+    _, _, kv_heads, block_size, dim = kv.shape
     group = out.shape[1] // kv_heads
     own = source if isinstance(source, Projected) else None
     q, q_norm, k_norm, cos_sin, turn = operands(source) if isinstance(source, Projected) else [source] * 5
-    block_rows = kv.stride(0) // dim
-    rows = kv.as_strided(((blocks - 1) * block_rows + 2 * kv_heads * block_size, dim), (dim, 1))
+    kv_tiles, block_rows = cache_tiles(kv, HALF.value)
     _decode_early[(plan.programs,)](
         q,
         q_norm,
@@ -83,7 +82,7 @@ def early_attention(
         turn,
         meta.slots,
         kv,
-        tiles(rows, [block_size, HALF.value]),
+        kv_tiles,
         meta.block_table,
         meta.seq_lens,
         plan.cu_tiles,

@@ -15,8 +15,7 @@ from octavo.kernels.triton.attention_tile import LOG2E
 from octavo.kernels.triton.attention_tiling import Tiles
 from octavo.kernels.triton.attention_twins_tile import LINES, TILE
 from octavo.kernels.triton.common import LAUNCH, let_next_start, wait_for_inputs
-from octavo.kernels.triton.hopper import HOPPER
-from octavo.kernels.triton.hopper import tiles as as_tiles
+from octavo.kernels.triton.hopper import HOPPER, cache_tiles
 from octavo.kernels.triton.target import target_here
 
 _STAGES = 3
@@ -42,12 +41,11 @@ def prefill_by_twins(
 ) -> None:
     """q and out ``[T, H, D]``, kv ``[N, 2, H_kv, B, D]``; `programs` at most find work; pieces go to part
     ``[S, T, H, D]`` and lse ``[S, T, H]``."""
-    blocks, _, kv_heads, block_size, dim = kv.shape
-    block_rows = kv.stride(0) // dim
-    rows = kv.as_strided(((blocks - 1) * block_rows + 2 * kv_heads * block_size, dim), (dim, 1))
+    _, _, kv_heads, block_size, dim = kv.shape
+    kv_tiles, block_rows = cache_tiles(kv, HALF.value)
     _twins[(min(target_here().multiprocessors, programs),)](
         q,
-        as_tiles(rows, [block_size, HALF.value]),
+        kv_tiles,
         meta.block_table,
         meta.seq_lens,
         meta.query_start,

@@ -44,6 +44,7 @@ except (ImportError, AttributeError):  # a Triton that has moved them
 __all__ = [
     "HOPPER",
     "bring",
+    "cache_tiles",
     "fence_async_shared",
     "gl",
     "gluon",
@@ -66,6 +67,15 @@ def readable(matrix: torch.Tensor) -> bool:
     row = matrix.stride(0) * matrix.element_size()
     side_by_side = matrix.stride(1) == 1 and matrix.dtype in _TYPES
     return side_by_side and row % _ALIGNED == 0 and matrix.data_ptr() % _ALIGNED == 0
+
+
+def cache_tiles(kv: torch.Tensor, columns: int) -> tuple[Any, int]:
+    """A layer's cache ``[N, 2, H_kv, B, D]``, strided in its first dim alone, as a matrix of D columns to be read in
+    tiles of a block's tokens; and the rows from one block to the next."""
+    blocks, _, kv_heads, block_size, dim = kv.shape
+    between = kv.stride(0) // dim
+    rows = kv.as_strided(((blocks - 1) * between + 2 * kv_heads * block_size, dim), (dim, 1))
+    return tiles(rows, [block_size, columns]), between
 
 
 def tiles(matrix: torch.Tensor, block: list[int]) -> Any:
