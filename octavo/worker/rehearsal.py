@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
 BREATH_S = 0.3  # after a start: whoever asks a new server first finds the interpreter free
+_SOME_TOKENS = 200  # too many for the kernels of a few, too few for dense attention
 ROTATIONS = 64  # positions in the rotation tables: no kernel's shape depends on their number
 
 
@@ -134,6 +135,8 @@ def _pieces(ops: Ops, part: Part) -> Iterator[str]:
     for plan in others:
         launcher.launch(plan, whole=False).greedy()
     yield "start"
+    if isinstance(launcher, EagerLauncher):  # rooms are of all sizes, the start's own steps of the least and the most
+        launcher.launch(small_plan(part.layout, min(_SOME_TOKENS, _longest(part))), whole=False)
     while launcher.prepare():
         yield "room"
     yield "last room"
@@ -158,6 +161,11 @@ def _plans(part: Part) -> list[StepPlan]:
     small = small_plan(layout, part.warm_tokens)
     largest = largest_plan(layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)
     return [smallest_plan(layout), largest, small, next_plan(small)]
+
+
+def _longest(part: Part) -> int:
+    """Tokens of a prompt that one step can compute."""
+    return max(1, min(part.resolved.max_model_len - 1, part.resolved.max_num_batched_tokens))
 
 
 def _launcher(ops: Ops, part: Part) -> Launcher:

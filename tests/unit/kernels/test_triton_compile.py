@@ -236,6 +236,33 @@ compiler.note(lambda: [attend(16, 7, 64), attend(17, 2, 96)])
 assert compiler.count == 7  # the prologue and attention without its work; the prologue, plain attention, its sum
 """
 
+# Prefill attention: steps of all sizes share a kernel, and its products are as wide as tiles are.
+PREFILL = """
+from octavo.kernels.context import AttentionMeta
+from octavo.kernels.triton.attention import paged_attention
+
+def attend(lengths, past, group=2, window=None):
+    def empty(*shape, dtype=torch.int32):
+        return torch.empty(shape, dtype=dtype, device="meta")
+    rows, tokens, half = len(lengths), sum(lengths), torch.bfloat16
+    meta = AttentionMeta(empty(rows, 64), empty(tokens, dtype=torch.int64), empty(rows + 1), empty(rows),
+                         empty(tokens, dtype=torch.int64), 16, rows, lengths, [past + each for each in lengths])
+    q = empty(tokens, 8 * group, 128, dtype=half)
+    paged_attention(q, empty(100, 28, 2, 8, 16, 128, dtype=half)[:, 3], meta, 0.1, window, None)
+
+compiler = Compiler(2)
+compiler.note(lambda: [attend([300] * 16, 0), attend([512] * 48, 100)])
+compiler.wait()
+(twins,) = [made.result() for *_, made in compiler._noted]
+ptx = twins.asm["ptx"]
+assert ptx.count("wgmma.mma_async") == 2 * 3 * 8 * 2 == ptx.count("wgmma.mma_async.sync.aligned.m64n128k16")
+assert twins.metadata.shared <= 232_448
+compiler.note(lambda: attend([64], 900))  # cut into pieces, which are added up
+assert compiler.count == 2
+compiler.note(lambda: [attend([64, 99], 900, window=100), attend([3, 3], 90)])
+assert compiler.count > 2
+"""
+
 TOO_LATE = """
 from octavo.base.errors import EngineError
 norm_made = rms_norm
@@ -250,8 +277,8 @@ else:
 
 @pytest.mark.parametrize(
     "code",
-    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, EARLY, ATTENTION, TOO_LATE],
-    ids=["compiled", "under way", "sampling", "large first", "stub", "early", "attention", "too late"],
+    [COMPILED, UNDER_WAY, SAMPLING, LARGE_FIRST, STUB, EARLY, ATTENTION, PREFILL, TOO_LATE],
+    ids=["compiled", "under way", "sampling", "large first", "stub", "early", "attention", "prefill", "too late"],
 )
 def test_kernels_are_compiled_by_others(code, tmp_path):
     run_for_an_h200(code, tmp_path)

@@ -59,8 +59,8 @@ while (scene := compiler.note(lambda: next(scenes, None))) is not None:
     counts.append(compiler.count)
 names = [kernel.fn.__name__ for kernel in compiler._kernels for _ in (kernel.device_caches or {0: [{}]})[0][0]]
 assert said[0] == "start" and said[-1] == "last room", said
-missing = {"_prefill", "_join", "_decode", "_decode_early", "_merge", "_early", "_prologue", "_rms_norm",
-           "_add_rms_norm", "_best_of_part", "_best_of_parts", "_weigh_part", "_draw", "_forbid",
+missing = {"_prefill", "_twins", "_join", "_decode", "_decode_early", "_merge", "_early", "_prologue",
+           "_rms_norm", "_add_rms_norm", "_best_of_part", "_best_of_parts", "_weigh_part", "_draw", "_forbid",
            "_write_tokens"} - set(names)
 assert not missing, missing
 assert counts[0] == len(names) - ROOMS_ADD, (counts, names)
