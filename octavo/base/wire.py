@@ -29,6 +29,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     logprobs: int = -1  # -1: none; k: the chosen token's and the k likeliest
     prompt_logprobs: int = -1
     logprob_token_ids: tuple[int, ...] = ()  # report these, in this order, instead of the likeliest
+    eos_ruled: bool = False  # a constraint says when an end of sequence may come, and min_tokens does not
 
 
 class Progress(Struct, frozen=True, array_like=True):

@@ -14,14 +14,15 @@ NOTHING_ALLOWED = "No token is left to choose: together the request's rules and 
 def cut(request: Request, accepted: list[int]) -> tuple[list[int], str | None, int | None]:
     """Those of the `accepted` tokens that count, the finish reason if they end the request, and the token that did.
 
-    The order of tests is vLLM's: a stop token wins over the length. Before `min_tokens` no token stops.
+    The order of tests is vLLM's: a stop token wins over the length. Before `min_tokens` no token stops, but for ends
+    that a constraint has ruled on.
     """
     known = len(request.tokens)
     for i, token in enumerate(accepted):
         if token < 0:
             return accepted[:i], "error", None
         known += 1
-        if token in request.ends and known >= request.min_known:
+        if token in request.ends and (known >= request.min_known or token in request.ruled_ends):
             return accepted[: i + 1], "stop", token
         if known >= request.limit:
             return accepted[: i + 1], "length", None

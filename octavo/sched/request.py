@@ -63,6 +63,7 @@ class Request:
         "preemptions",
         "queued_s",
         "row",
+        "ruled_ends",
         "sampling",
         "scored",
         "spoken",
@@ -90,6 +91,7 @@ class Request:
         self.numbers[KNOWN] = self.numbers[PROMPT] = self.num_prompt
         self.numbers[LIMIT] = self.limit
         self.ends = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
+        self.ruled_ends = sampling.eos_token_ids if sampling.eos_ruled else ()
         self.min_known = self.num_prompt + sampling.min_tokens
         self.cached_tokens = -1  # prompt tokens found in the cache at the first start; -1 before it
         self.spoken = False  # an output with a token was given

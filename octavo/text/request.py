@@ -294,13 +294,17 @@ class TextProcessor:
         return Prepared(requests, collectors, tokens)
 
     def _constrained(self, sampling: Sampling, grammar: GrammarSpec) -> tuple[Sampling, dict[str, bytes]]:
-        """A constraint says itself when the output may end: it takes over `min_tokens`, and ends stay ends."""
+        """A constraint says itself when the output may end: it takes over `min_tokens`, and ends stay ends. Of the
+        caller's own stop tokens it knows nothing."""
         ends = tuple(token for token in self.tokenizer.eos_ids if token < self._vocab_size)
         check_shape(grammar)
         if self.vocabulary is not None:
             self.vocabulary()  # the engine will ask; here it holds nobody up
         spec = replace(grammar, min_tokens=max(grammar.min_tokens, sampling.min_tokens))
-        return replace(sampling, min_tokens=0, eos_token_ids=ends), {RIDER: encode_spec(spec)}
+        own = tuple(token for token in sampling.stop_token_ids if token not in ends)
+        held = sampling.min_tokens if own else 0
+        ruled = replace(sampling, min_tokens=held, stop_token_ids=own, eos_token_ids=ends, eos_ruled=True)
+        return ruled, {RIDER: encode_spec(spec)}
 
     def _room(self, prompt: int, params: SamplingParams, param: str) -> int:
         """Tokens that fit after the prompt. Raises UserError if none does, or fewer than the caller wants."""

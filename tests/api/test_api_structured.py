@@ -79,6 +79,15 @@ def test_options_reach_the_constraint(live: Live) -> None:
     assert first.sampling.eos_token_ids
 
 
+def test_stop_tokens_of_the_callers_own_wait_for_min_tokens_under_a_constraint(live: Live) -> None:
+    given = {"structured_outputs": {"json": SCHEMA}, "min_tokens": 2}
+    assert live.chat(max_tokens=4, **given).status == 200
+    (end, *_) = live.engine.requests[0].sampling.eos_token_ids
+    assert live.chat(max_tokens=4, stop_token_ids=[end, 3], **given).status == 200
+    sampling = live.engine.requests[1].sampling
+    assert (sampling.min_tokens, sampling.stop_token_ids, sampling.eos_ruled) == (2, (3,), True)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

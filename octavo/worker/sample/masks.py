@@ -144,7 +144,8 @@ class MinTokens:
     def add(self, added: AddedRow) -> None:
         sampling = added.sampling
         self.drop(added.row)
-        ends = sorted({*sampling.eos_token_ids, *sampling.stop_token_ids})
+        eos = () if sampling.eos_ruled else sampling.eos_token_ids
+        ends = sorted({*eos, *sampling.stop_token_ids})
         if sampling.min_tokens > 0 and ends:
             self._until[added.row] = added.num_prompt + sampling.min_tokens
             self._ends[added.row] = ints(_legal(np.asarray(ends, dtype=np.int64), self._vocab_size))

@@ -108,6 +108,12 @@ def test_who_finds_the_line_full_is_told_when_it_will_have_moved() -> None:
         ({"stop_token_ids": (5,)}, [4, 5, 6], ([4, 5], "stop", 5)),
         ({"eos_token_ids": (5,), "min_tokens": 2}, [5], ([5], None, None)),
         ({"eos_token_ids": (5,), "min_tokens": 2}, [5, 5], ([5, 5], "stop", 5)),
+        (
+            {"eos_token_ids": (5,), "stop_token_ids": (6,), "min_tokens": 2, "eos_ruled": True},
+            [6, 5],
+            ([6, 5], "stop", 5),
+        ),
+        ({"eos_token_ids": (5,), "min_tokens": 3, "eos_ruled": True}, [5], ([5], "stop", 5)),
         ({"max_tokens": 2}, [1, 2, 3], ([1, 2], "length", None)),
         ({"max_tokens": 1, "eos_token_ids": (5,)}, [5], ([5], "stop", 5)),
         ({"max_model_len": 5}, [1, 2, 3], ([1, 2], "length", None)),

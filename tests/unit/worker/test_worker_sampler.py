@@ -43,6 +43,7 @@ RULES = {
     "allowed": {"allowed_token_ids": (1, 5, 9, 30)},
     "bad_words": {"bad_words": ((2,), (11, 12, 4), (12, 6), (10, 8), (9, 21, 7, 5, 7, 11, 12, 3))},
     "min_tokens": {"min_tokens": 6, "eos_token_ids": (2,), "stop_token_ids": (8, 9)},
+    "min_tokens_ruled": {"min_tokens": 6, "eos_token_ids": (2,), "stop_token_ids": (8,), "eos_ruled": True},
     "min_tokens_over": {"min_tokens": 5, "eos_token_ids": (2,), "stop_token_ids": (8, 9)},
     "all": {
         "temperature": 1.3,

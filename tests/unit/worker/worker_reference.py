@@ -28,7 +28,7 @@ def adjusted(logits, tokens, num_prompt, sampling):
         if len(prefix) <= len(output) and (not prefix or output[-len(prefix) :] == prefix):
             x[word[-1]] = -np.inf
     if len(output) < sampling.min_tokens:
-        for token in (*sampling.eos_token_ids, *sampling.stop_token_ids):
+        for token in (*(() if sampling.eos_ruled else sampling.eos_token_ids), *sampling.stop_token_ids):
             x[token] = -np.inf
     for token, bias in sampling.logit_bias:
         x[token] += bias
