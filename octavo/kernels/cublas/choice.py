@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch.nn import functional as F
 
+from octavo.kernels.cublas.kept import KeptChoices, Sizes
 from octavo.kernels.cublas.library import Algorithm, Cublas, CublasError, cublas, readable
 
 ROUNDS = 5
@@ -26,17 +27,17 @@ _BYTES = 4e12  # a second
 _FLOPS = 7e14
 _WORTH = 1e-5  # seconds: in shorter products little is to be gained
 
-Sizes = tuple[int, int, int, torch.dtype]  # N, K, T
 Run = Callable[[], object]
 
 
 class Chooser:
     """The choices of one device."""
 
-    def __init__(self, library: Cublas, times: Callable[[Sequence[Run]], list[float]]) -> None:
+    def __init__(self, library: Cublas, times: Callable[[Sequence[Run]], list[float]], kept: KeptChoices) -> None:
         """`times`: seconds of each of several ways."""
         self._library = library
         self._times = times
+        self._kept = kept
         self._known: dict[Sizes, Algorithm | None] = {}
         self._near: dict[Sizes, Algorithm | None] = {}  # taken over from another number of tokens
         self._noted: dict[Sizes, list[torch.Tensor]] | None = None
@@ -50,7 +51,7 @@ class Chooser:
             matrices = self._noted.setdefault(sizes, [])
             if len(matrices) < (MATRICES if sizes[2] < LONG else 1):
                 matrices.append(weight)
-        algorithm = self._known[sizes] if sizes in self._known else self._from_near(sizes, x, weight)
+        algorithm = self._known[sizes] if sizes in self._known else self._from_near(sizes)
         if algorithm is None:
             return F.linear(x, weight)
         return self._library.multiply(x, weight, algorithm, x.new_empty((x.shape[0], weight.shape[0])))
@@ -60,8 +61,22 @@ class Chooser:
         with self._noting() as noted:
             work()
         for sizes, matrices in noted.items():
-            self._known[sizes] = self._best(sizes, matrices) if _worth(sizes) else None
+            self._known[sizes] = self._chosen(sizes, matrices) if _worth(sizes) else None
+        self._kept.write()
         self._near.clear()
+
+    def _chosen(self, sizes: Sizes, matrices: list[torch.Tensor]) -> Algorithm | None:
+        """As an earlier start did, or by measurement."""
+        if sizes in self._kept:
+            algorithm = self._kept[sizes]
+            if algorithm is None or self._library.can(sizes, algorithm):
+                return algorithm
+        try:
+            algorithm = self._best(sizes, matrices)
+        except (torch.OutOfMemoryError, CublasError):
+            return None
+        self._kept.tell(sizes, algorithm)
+        return algorithm
 
     @contextmanager
     def _noting(self) -> Iterator[dict[Sizes, list[torch.Tensor]]]:
@@ -72,21 +87,18 @@ class Chooser:
             self._noted = None
 
     def _best(self, sizes: Sizes, matrices: list[torch.Tensor]) -> Algorithm | None:
-        """None: cuBLAS's own choice, also where memory is short."""
+        """None: cuBLAS's own choice. Raises CublasError, and torch.OutOfMemoryError where memory is short."""
         features, size, tokens, dtype = sizes
-        try:
-            x = torch.empty((tokens, size), dtype=dtype, device=matrices[0].device).normal_()
-            out = x.new_empty((tokens, features))
-            algorithms = self._library.algorithms(x, matrices[0])
-            ways: list[Callable[[torch.Tensor], object]] = [lambda weight: torch.mm(x, weight.t(), out=out)]
-            ways += [partial(self._library.multiply, x, algorithm=each, out=out) for each in algorithms]
-            times = self._times([partial(_through, way, matrices) for way in ways])
-        except (torch.OutOfMemoryError, CublasError):
-            return None
+        x = torch.empty((tokens, size), dtype=dtype, device=matrices[0].device).normal_()
+        out = x.new_empty((tokens, features))
+        algorithms = self._library.algorithms(x, matrices[0])
+        ways: list[Callable[[torch.Tensor], object]] = [lambda weight: torch.mm(x, weight.t(), out=out)]
+        ways += [partial(self._library.multiply, x, algorithm=each, out=out) for each in algorithms]
+        times = self._times([partial(_through, way, matrices) for way in ways])
         best = min(range(len(times)), key=times.__getitem__)
         return algorithms[best - 1] if best and times[best] < GAIN * times[0] else None
 
-    def _from_near(self, sizes: Sizes, x: torch.Tensor, weight: torch.Tensor) -> Algorithm | None:
+    def _from_near(self, sizes: Sizes) -> Algorithm | None:
         """What is known of the number of tokens that is nearest, where there are many and it is near enough."""
         if sizes[2] < LONG:
             return None
@@ -94,7 +106,7 @@ class Chooser:
             if len(self._near) >= KEPT:
                 self._near.clear()
             algorithm = self._nearest(*sizes)
-            fits = algorithm is not None and self._library.can(x, weight, algorithm)
+            fits = algorithm is not None and self._library.can(sizes, algorithm)
             self._near[sizes] = algorithm if fits else None
         return self._near[sizes]
 
@@ -126,8 +138,14 @@ def tune(work: Run, device: torch.device) -> None:
         if library is None:
             work()
             return
-        _TUNED[index] = Chooser(library, Stopwatch(here))
+        _TUNED[index] = Chooser(library, Stopwatch(here), KeptChoices(library.version, torch.__version__, *_kind(here)))
     _TUNED[index].tune(work)
+
+
+def _kind(device: torch.device) -> tuple[object, ...]:
+    """What kind of device it is."""
+    facts = torch.cuda.get_device_properties(device)
+    return facts.name, facts.major, facts.minor, facts.multi_processor_count, facts.total_memory
 
 
 def _worth(sizes: Sizes) -> bool:

@@ -51,6 +51,8 @@ class Cublas:
 
     def __init__(self, api: Any, device: torch.device) -> None:
         self._api = api
+        api.cublasLtGetVersion.restype = c_size_t
+        self.version = int(api.cublasLtGetVersion())
         self._handle = c_void_p()
         self.call("cublasLtCreate", byref(self._handle))
         self._workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=device)
@@ -78,9 +80,9 @@ class Cublas:
             self.call("cublasLtMatmulPreferenceDestroy", wishes)
         return [each.algorithm for each in found[: count.value] if each.state == 0]
 
-    def can(self, x: torch.Tensor, weight: torch.Tensor, algorithm: Algorithm) -> bool:
-        """Whether an algorithm that was found for other sizes does for these."""
-        found, layouts = _Found(), self._layouts_of(x, weight)
+    def can(self, sizes: tuple[int, int, int, torch.dtype], algorithm: Algorithm) -> bool:
+        """Whether an algorithm that was found for other sizes, or at another start, does for these (N, K, T)."""
+        found, layouts = _Found(), self._layouts(*sizes)
         checked = *layouts.all, layouts.y, byref(algorithm), byref(found)
         code = self._api.cublasLtMatmulAlgoCheck(self._handle, *checked)
         return bool(code == 0 and found.state == 0 and found.workspace <= WORKSPACE)

@@ -1,17 +1,27 @@
 """Which algorithm a product takes: the quickest that was measured, and what is done without a measurement."""
 
+import ctypes
+
 import pytest
 import torch
 
 from octavo.kernels.cublas import choice
+from octavo.kernels.cublas import kept as kept_module
 from octavo.kernels.cublas.choice import GAIN, KEPT, LONG, MATRICES, Chooser
-from octavo.kernels.cublas.library import CublasError
+from octavo.kernels.cublas.kept import MOST, KeptChoices
+from octavo.kernels.cublas.library import Algorithm, CublasError
 
 WIDE = 16_384  # features that make a product worth the measuring
 
 
+def numbered(number):
+    return Algorithm((ctypes.c_uint64 * 8)(number))
+
+
 class Paper:
-    """Algorithms are numbers; it notes who multiplied by which."""
+    """Algorithms have numbers; it notes who multiplied by which."""
+
+    version = 130_000
 
     def __init__(self, count=3):
         self.count, self.used, self.asked, self.fits = count, [], 0, True
@@ -19,20 +29,23 @@ class Paper:
     def algorithms(self, *_):
         if self.count is None:
             raise CublasError("no")
-        return list(range(1, self.count + 1))
+        return [numbered(number) for number in range(1, self.count + 1)]
 
     def can(self, *_):
         self.asked += 1
         return self.fits
 
     def multiply(self, x, weight, algorithm, out):
-        self.used.append(algorithm)
+        self.used.append(algorithm.data[0])
         return torch.mm(x, weight.t(), out=out)
 
 
 @pytest.fixture(autouse=True)
-def anything_is_readable(monkeypatch):
+def cache(monkeypatch, tmp_path):
+    """Anything is readable, and nothing is kept yet; the folder where it will be."""
     monkeypatch.setattr(choice, "readable", lambda *_: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "octavo" / "products"
 
 
 def matrices(tokens, features=WIDE, size=1280, count=1):
@@ -47,7 +60,7 @@ def chooser(times, library=None):
         rounds.append(len(runs))
         return times[: len(runs)]
 
-    made = Chooser(library or Paper(), measured)
+    made = Chooser(library or Paper(), measured, KeptChoices("paper"))
     return made, made._library, rounds
 
 
@@ -132,7 +145,7 @@ def test_long_steps_take_what_is_known_close_by():
     for tokens, algorithm in ((LONG, 1), (4 * LONG, 2), (LONG // 2, 3)):
         made._times = lambda _, best=algorithm: [1.0, *(0.5 if number == best else 1.0 for number in (1, 2, 3))]
         x, (weight,) = matrices(tokens, 1024, 64)
-        made._known[(*weight.shape, tokens, x.dtype)] = algorithm
+        made._known[(*weight.shape, tokens, x.dtype)] = numbered(algorithm)
 
     def used(tokens):
         library.used.clear()
@@ -175,7 +188,109 @@ def test_a_device_is_tuned_by_one_chooser(monkeypatch):
     monkeypatch.setattr(choice, "_TUNED", {})
     monkeypatch.setattr(choice, "Stopwatch", lambda _: None)
     monkeypatch.setattr(choice, "cublas", lambda device: loaded.append(device) or Paper())
+    monkeypatch.setattr(choice, "_kind", lambda _: ("a card",))
     for number in (0, 1, 0):
         choice.tune(lambda number=number: ran.append(number), torch.device("cuda", number))
     assert ran == [0, 1, 0]
     assert [device.index for device in loaded] == [0, 1]
+
+
+def test_the_next_start_measures_nothing(cache):
+    made, library, rounds = chooser([1.0, 0.9, 0.5, 0.7])
+    x, (weight,) = matrices(4)
+    other = matrices(8)[0]
+    made.tune(lambda: made.linear(x, weight))
+    assert rounds == [4]
+    again, library, rounds = chooser([1.0, 0.5, 0.6, 0.7])
+    again.tune(lambda: [again.linear(x, weight), again.linear(other, weight)])
+    assert rounds == [4]  # of the sizes that are new
+    library.used.clear()
+    again.linear(x, weight)
+    again.linear(other, weight)
+    assert library.used == [2, 1]
+    assert [each.suffix for each in cache.iterdir()] == [".json"]
+    third, library, rounds = chooser([])
+    third.tune(lambda: [third.linear(x, weight), third.linear(other, weight)])
+    assert rounds == []
+
+
+def test_cublas_own_choice_is_kept_as_well():
+    x, (weight,) = matrices(4)
+    for measured in ([4], []):
+        made, library, rounds = chooser([1.0, 1.0, 1.0, 1.0])
+        made.tune(lambda made=made: made.linear(x, weight))
+        assert rounds == measured
+        made.linear(x, weight)
+        assert library.used == []
+
+
+def test_what_the_library_does_not_take_back_is_measured():
+    x, (weight,) = matrices(4)
+    made, library, rounds = chooser([1.0, 0.5, 1.0, 1.0])
+    made.tune(lambda: made.linear(x, weight))
+    made, library, rounds = chooser([1.0, 1.0, 0.5, 1.0])
+    library.fits = False
+    made.tune(lambda: made.linear(x, weight))
+    assert rounds == [4]
+    made.linear(x, weight)
+    assert library.used == [2]
+
+
+def test_what_could_not_be_measured_is_not_kept(cache):
+    made, _, _ = chooser([], Paper(None))
+    x, (weight,) = matrices(4)
+    made.tune(lambda: made.linear(x, weight))
+    assert not cache.exists()
+
+
+def test_starts_beside_each_other_keep_what_all_have_measured():
+    one, other = KeptChoices("here"), KeptChoices("here")
+    one.tell((1, 2, 3, torch.bfloat16), numbered(5))
+    one.write()
+    other.tell((1, 2, 4, torch.float16), None)
+    other.write()
+    read = KeptChoices("here")
+    assert read[(1, 2, 3, torch.bfloat16)].data[0] == 5
+    assert read[(1, 2, 4, torch.float16)] is None
+    assert (1, 2, 3, torch.bfloat16) not in KeptChoices("elsewhere")
+    for number in range(MOST + 1):
+        other.tell((7, 7, number + 1, torch.bfloat16), None)
+    other.write()
+    read = KeptChoices("here")
+    assert (7, 7, MOST + 1, torch.bfloat16) in read
+    assert (7, 7, 1, torch.bfloat16) not in read
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"1 2 3 float32": None},
+        {"1 2 0 bfloat16": None},
+        {"1 2 3 4 bfloat16": None},
+        {"1 2 9999999999 bfloat16": None},
+        {"1 2 3 bfloat16": "00" * 63},
+        {"1 2 3 bfloat16": "zz" * 64},
+    ],
+)
+def test_what_no_start_has_written_is_not_read(chosen, cache):
+    kept_module.kept.remember(
+        "products", KeptChoices("here")._key, kept_module._File(kept_module._digest(chosen), chosen)
+    )
+    assert list(cache.iterdir())
+    assert not KeptChoices("here")._chosen
+
+
+def test_what_is_damaged_is_not_read(cache):
+    choices = KeptChoices("here")
+    for tokens in range(1, 20):
+        choices.tell((4096, 1024, tokens, torch.bfloat16), numbered(tokens))
+    choices.write()
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert not KeptChoices("here")._chosen
+        path.write_bytes(whole[:at])
+        assert not KeptChoices("here")._chosen
+    path.write_bytes(whole)
+    assert len(KeptChoices("here")._chosen) == 19
