@@ -30,7 +30,7 @@ from octavo.worker.assemble import ahead_ops, allocate_kv, batch_builder, kv_vie
 from octavo.worker.captured import CapturedLauncher
 from octavo.worker.columns import WIDTH, Columns
 from octavo.worker.launch import EagerLauncher, Ground, Launcher
-from octavo.worker.scratch import PROBE_BLOCKS, largest_plan, next_plan, small_plan, smallest_plan, warm_tokens
+from octavo.worker.scratch import PROBE_BLOCKS, largest_plan, next_plan, prompt_tokens, small_plan, smallest_plan
 from octavo.worker.staging import Stager
 from octavo.worker.table import RequestTable
 
@@ -112,7 +112,7 @@ def compile_all(arch: Architecture, resolved: Resolved, threads: int, *, capture
 
     meta, dtype = torch.device("meta"), getattr(torch, resolved.dtype)
     layout = KVLayout(group_layers(arch.kv_specs()), resolved.block_size, PROBE_BLOCKS, dtype.itemsize)
-    part = Part(arch, resolved, layout, dtype, warm_tokens(resolved), capture)
+    part = Part(arch, resolved, layout, dtype, prompt_tokens(resolved), capture)
     scenes = rehearse(overlay(reference(meta), meta), part)
     compiler = TritonCompiler(threads)
     while compiler.note(lambda: next(scenes, None)) is not None:
@@ -136,7 +136,7 @@ def _pieces(ops: Ops, part: Part) -> Iterator[str]:
         launcher.launch(plan, whole=False).greedy()
     yield "start"
     if isinstance(launcher, EagerLauncher):  # rooms are of all sizes, the start's own steps of the least and the most
-        launcher.launch(small_plan(part.layout, min(_SOME_TOKENS, _longest(part))), whole=False)
+        launcher.launch(small_plan(part.layout, prompt_tokens(part.resolved, _SOME_TOKENS)), whole=False)
     while launcher.prepare():
         yield "room"
     yield "last room"
@@ -161,11 +161,6 @@ def _plans(part: Part) -> list[StepPlan]:
     small = small_plan(layout, part.warm_tokens)
     largest = largest_plan(layout, resolved.max_num_seqs, resolved.max_num_batched_tokens, resolved.max_model_len)
     return [smallest_plan(layout), largest, small, next_plan(small)]
-
-
-def _longest(part: Part) -> int:
-    """Tokens of a prompt that one step can compute."""
-    return max(1, min(part.resolved.max_model_len - 1, part.resolved.max_num_batched_tokens))
 
 
 def _launcher(ops: Ops, part: Part) -> Launcher:

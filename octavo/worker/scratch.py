@@ -40,9 +40,9 @@ def largest_plan(layout: KVLayout, max_rows: int, max_tokens: int, max_model_len
     return _plan(layout, lengths, _COSTLY)
 
 
-def warm_tokens(resolved: Resolved) -> int:
-    """Tokens of the prompt that a start ends with."""
-    return max(1, min(WARM_TOKENS, resolved.max_model_len - 1, resolved.max_num_batched_tokens))
+def prompt_tokens(resolved: Resolved, wanted: int = WARM_TOKENS) -> int:
+    """So many, or what one step can compute of one prompt; by itself, those of the prompt that a start ends with."""
+    return max(1, min(wanted, resolved.max_model_len - 1, resolved.max_num_batched_tokens))
 
 
 def smallest_plan(layout: KVLayout) -> StepPlan:

@@ -28,9 +28,9 @@ from octavo.worker.scratch import (
     drop_plan,
     largest_plan,
     next_plan,
+    prompt_tokens,
     small_plan,
     smallest_plan,
-    warm_tokens,
 )
 from octavo.worker.shortage import forget_frames, short_of_memory
 from octavo.worker.sleeper import Sleeper
@@ -94,7 +94,7 @@ class Worker:
             resolved=self._resolved,
             layout=self._probe(),
             kv_dtype=self._kv_dtype,
-            warm_tokens=warm_tokens(self._resolved),
+            warm_tokens=prompt_tokens(self._resolved),
             capture=not self._config.device.enforce_eager,
         )
         return Rehearsal(self._ops, part, self._ops.compiler(min(MAX_COMPILERS, max(1, core_limit() - 1))))
@@ -181,7 +181,7 @@ class Worker:
         """Allocate the KV cache and the request table, and run a first step on scratch rows."""
         # A host compiles nothing in its first steps: one token brings the weights' pages.
         compiles = self._platform.counts_memory
-        plan = small_plan(layout, warm_tokens(self._resolved) if compiles else 1)
+        plan = small_plan(layout, prompt_tokens(self._resolved) if compiles else 1)
         more = [next_plan(plan)] if compiles else []
         free, _ = self._platform.memory()
         what = f"a KV cache of {format_bytes(layout.num_blocks * layout.block_bytes)}"

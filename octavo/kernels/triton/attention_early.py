@@ -17,7 +17,7 @@ from octavo.kernels.context import AttentionMeta, Projected
 from octavo.kernels.triton.attention_decode import TILE, DecodePlan, deal_tiles
 from octavo.kernels.triton.attention_tile import LOG2E
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, wait_for_inputs
-from octavo.kernels.triton.hopper import HOPPER, cache_tiles
+from octavo.kernels.triton.hopper import HOPPER, brings, cache_tiles
 from octavo.kernels.triton.prologue import operands, rotary
 
 # Two programs have as much on the way as one of twice the stages, and while one of them begins or ends a row the other
@@ -31,8 +31,7 @@ _MOST = 14  # and in 16
 
 def suits(group: int, head_dim: int, dtype_bytes: int, block_size: int, window: int | None) -> bool:
     """Whether steps of one token a row can be computed so."""
-    cut = head_dim in (64, 128) and block_size in (8, 16, 32, 64)
-    return HOPPER and cut and dtype_bytes == 2 and group <= _MOST and window is None
+    return brings(head_dim, block_size, dtype_bytes) and group <= _MOST and window is None
 
 
 def takes_projected(projected: Projected) -> bool:

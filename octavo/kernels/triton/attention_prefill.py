@@ -15,7 +15,7 @@ import triton.language as tl
 
 from octavo.kernels.context import AttentionMeta
 from octavo.kernels.triton import attention_twins
-from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of
+from octavo.kernels.triton.attention_tile import LOG2E, attend, blocks_of, piece_of
 from octavo.kernels.triton.attention_tiling import FEW_LINES, MAX_PIECES, ROOMY, Tiles, Tiling, key_tile, padded
 from octavo.kernels.triton.common import LAUNCH, find_row, let_next_start, pow2, shared_memory, wait_for_inputs
 from octavo.kernels.triton.target import target_here
@@ -41,12 +41,6 @@ def _bounds(first_query, window, QUERIES: tl.constexpr, TILE: tl.constexpr, WIND
         clean_low = (clean_low + TILE - 1) // TILE * TILE
         clean_low = tl.minimum(tl.maximum(clean_low, low), tl.maximum(clean_high, low))
     return lowest, low, clean_low, tl.maximum(clean_high, clean_low)
-
-
-@triton.jit
-def _piece(low, high, pieces, LEAST: tl.constexpr, TILE: tl.constexpr):
-    """Tokens of a piece, a multiple of TILE."""
-    return tl.maximum(tl.cdiv(tl.cdiv(high - low, pieces), TILE) * TILE, LEAST)
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=PLACES)
@@ -76,7 +70,7 @@ def _prefill(
         first_query = length - query_len + tile * QUERIES
         high = tl.minimum(first_query + QUERIES, length)
         lowest, low, clean_low, clean_high = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-        piece = _piece(low, high, pieces, LEAST, TILE)
+        piece = piece_of(low, high, pieces, LEAST, TILE)
         mine_low = low + piece_index * piece
         mine_high = tl.minimum(mine_low + piece, high)
         if mine_low < mine_high:
@@ -147,7 +141,7 @@ def _join(
             first_query = length - query_len + (token - begin) // QUERIES * QUERIES
             high = tl.minimum(first_query + QUERIES, length)
             _, low, _, _ = _bounds(first_query, window, QUERIES, TILE, WINDOWED)
-            pieces = tl.cdiv(high - low, _piece(low, high, most, LEAST, TILE))
+            pieces = tl.cdiv(high - low, piece_of(low, high, most, LEAST, TILE))
             if tiled & (pieces > 1):
                 column = tl.arange(0, D_PAD)
                 piece = tl.arange(0, MOST)

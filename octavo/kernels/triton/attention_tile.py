@@ -18,6 +18,13 @@ def softcap_logits(x, cap):
 
 
 @triton.jit
+def piece_of(low, high, pieces, LEAST: tl.constexpr, TILE: tl.constexpr):
+    """How many of the tokens ``low .. high`` are a piece, a multiple of TILE: who computes pieces and who adds them up
+    have to agree."""
+    return tl.maximum(tl.cdiv(tl.cdiv(high - low, pieces), TILE) * TILE, LEAST)
+
+
+@triton.jit
 def fold(scores, v, best, total, acc, PRECISION: tl.constexpr):
     """Take one more tile into a running softmax: scores ``[M, N]`` in log2, v ``[N, D]``; acc ``[M, D]`` is unscaled.
 

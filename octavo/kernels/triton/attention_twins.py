@@ -15,7 +15,7 @@ from octavo.kernels.triton.attention_tile import LOG2E
 from octavo.kernels.triton.attention_tiling import Tiles
 from octavo.kernels.triton.attention_twins_tile import LINES, TILE
 from octavo.kernels.triton.common import LAUNCH, let_next_start, wait_for_inputs
-from octavo.kernels.triton.hopper import HOPPER, cache_tiles
+from octavo.kernels.triton.hopper import HOPPER, brings, cache_tiles
 from octavo.kernels.triton.target import target_here
 
 _STAGES = 3
@@ -23,8 +23,7 @@ _STAGES = 3
 
 def suits(group: int, head_dim: int, dtype_bytes: int, block_size: int, window: int | None) -> bool:
     """Whether tiles of `LINES` can be computed so."""
-    cut = head_dim in (64, 128) and block_size in (8, 16, 32, 64)
-    return HOPPER and cut and dtype_bytes == 2 and group <= LINES and window is None
+    return brings(head_dim, block_size, dtype_bytes) and group <= LINES and window is None
 
 
 def prefill_by_twins(

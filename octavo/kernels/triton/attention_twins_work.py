@@ -5,6 +5,7 @@ takes as long as a tile of products, so the warp that brings keys does it ahead,
 numbers in shared memory.
 """
 
+from octavo.kernels.triton.attention_tile import piece_of
 from octavo.kernels.triton.hopper import HOPPER
 
 if HOPPER:
@@ -58,8 +59,7 @@ if HOPPER:
         length = gl.load(lens_ptr + row)
         left = query_len - tile * QUERIES
         high = gl.minimum(length - left + QUERIES, length)
-        share = (high + pieces - 1) // pieces
-        piece = gl.maximum((share + TILE - 1) // TILE * TILE, LEAST)
+        piece = piece_of(0, high, pieces, LEAST, TILE)
         low = index * piece
         index = gl.where(piece < high, index, -1)
         return row, head, index, begin + tile * QUERIES, left, length, low, gl.minimum(low + piece, high)

@@ -44,6 +44,7 @@ except (ImportError, AttributeError):  # a Triton that has moved them
 __all__ = [
     "HOPPER",
     "bring",
+    "brings",
     "cache_tiles",
     "fence_async_shared",
     "gl",
@@ -67,6 +68,11 @@ def readable(matrix: torch.Tensor) -> bool:
     row = matrix.stride(0) * matrix.element_size()
     side_by_side = matrix.stride(1) == 1 and matrix.dtype in _TYPES
     return side_by_side and row % _ALIGNED == 0 and matrix.data_ptr() % _ALIGNED == 0
+
+
+def brings(head_dim: int, block_size: int, dtype_bytes: int) -> bool:
+    """Whether bulk copies bring the blocks of such a cache, and tensor cores read them as they are laid down."""
+    return HOPPER and head_dim in (64, 128) and block_size in (8, 16, 32, 64) and dtype_bytes == 2
 
 
 def cache_tiles(kv: torch.Tensor, columns: int) -> tuple[Any, int]:
